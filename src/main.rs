@@ -1,0 +1,3 @@
+//! The crisp program.
+
+fn main() {}
