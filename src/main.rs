@@ -1,3 +1,45 @@
-//! The crisp program.
+//! The crisp program: arguments → configuration → telemetry → run until a signal.
 
-fn main() {}
+use std::process::ExitCode;
+
+use crisp::admin::cli::{self, exit};
+use crisp::admin::client::ClientError;
+use crisp::app;
+
+fn main() -> ExitCode {
+    let matches = cli::command().get_matches();
+    let Some((name, matches)) = matches.subcommand() else { return ExitCode::from(exit::USAGE) };
+    let config = match cli::config(matches) {
+        Ok(config) => config,
+        Err(error) => return fail(exit::CONFIG, &error),
+    };
+    match name {
+        "serve" => match app::serve(config) {
+            Ok(()) => ExitCode::from(exit::OK),
+            Err(error) => {
+                let code = if error.is::<app::NoRuntime>() { exit::CONFIG } else { exit::FAILURE };
+                fail(code, &format!("{error:#}"))
+            }
+        },
+        _ => {
+            let json = matches.get_one::<String>("output").is_some_and(|form| form == "json");
+            match ask(cli::status::run(&config.admin_listen, json, &mut std::io::stdout())) {
+                Ok(()) => ExitCode::from(exit::OK),
+                Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
+                    fail(exit::UNREACHABLE, &error.to_string())
+                }
+                Err(error) => fail(exit::FAILURE, &error.to_string()),
+            }
+        }
+    }
+}
+
+/// Runs one question to a running crisp.
+fn ask(question: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
+}
+
+fn fail(code: u8, message: &str) -> ExitCode {
+    eprintln!("crisp: {message}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,100 @@
+//! The command line: one function that describes it, one file per command that asks a running crisp.
+
+pub mod status;
+
+use clap::{Arg, ArgMatches, Command, ValueHint};
+
+use crate::config::{Config, FIELDS};
+
+/// Exit codes of every command.
+pub mod exit {
+    /// All went well.
+    pub const OK: u8 = 0;
+    /// Something failed while running.
+    pub const FAILURE: u8 = 1;
+    /// The command line is wrong (clap's own code).
+    pub const USAGE: u8 = 2;
+    /// No running crisp could be asked.
+    pub const UNREACHABLE: u8 = 69;
+    /// The configuration is wrong.
+    pub const CONFIG: u8 = 78;
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 all went well; 1 something failed while running; 2 the command line is wrong; \
+69 no running crisp could be asked; 78 the configuration is wrong.";
+
+/// Version, git revision.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("CRISP_REVISION"), ")");
+
+/// The whole command line.
+pub fn command() -> Command {
+    Command::new("crisp")
+        .version(VERSION)
+        .about("A CRI proxy between the kubelet and the container runtime")
+        .after_help(EXIT_CODES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("serve")
+                .about("Serve the CRI on a socket, in front of the real runtime")
+                .after_help(EXIT_CODES)
+                .arg(config_file())
+                .args(FIELDS.iter().map(field)),
+        )
+        .subcommand(
+            Command::new("status")
+                .about("Show a summary of a running crisp")
+                .after_help(EXIT_CODES)
+                .arg(config_file())
+                .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
+                .arg(
+                    Arg::new("output")
+                        .short('o')
+                        .long("output")
+                        .value_name("FORM")
+                        .value_parser(["text", "json"])
+                        .default_value("text")
+                        .help("Form of the summary"),
+                ),
+        )
+}
+
+/// Reads the configuration that a command's flags and file give. The error is ready to be shown.
+pub fn config(matches: &ArgMatches) -> Result<Config, String> {
+    let file = match matches.get_one::<String>("config") {
+        None => None,
+        Some(path) => Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?)),
+    };
+    let flags = FIELDS.iter().filter_map(|field| {
+        let value = matches.try_get_one::<String>(field.key).ok().flatten()?;
+        Some((field.key, value.as_str()))
+    });
+    Config::load(file.as_ref().map(|(_, text)| text.as_str()), flags).map_err(|mistakes| {
+        let place = file.map(|(path, _)| format!(" (file {path})")).unwrap_or_default();
+        format!("the configuration is wrong{place}:\n{mistakes}")
+    })
+}
+
+fn config_file() -> Arg {
+    Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_hint(ValueHint::FilePath)
+        .help("YAML file with the settings below; flags win over it")
+}
+
+fn field(field: &'static crate::config::Field) -> Arg {
+    let default = if field.default.is_empty() { "none" } else { field.default };
+    Arg::new(field.key)
+        .long(field.flag())
+        .value_name(field.form)
+        .help(format!("{} [key: {}] [default: {default}]", field.help, field.key))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,74 @@
+//! Whether crisp is alive and whether the runtime behind it answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use tonic::Code;
+
+use crate::cri::{Method, view};
+use crate::error::{Error, Kind, Origin};
+use crate::intercept::read;
+use crate::metrics::Metrics;
+use crate::proxy::upstream::{Client, Endpoints};
+
+/// How long the runtime and crisp's own proxy thread have to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Asks when asked; nothing is polled in between.
+#[derive(Debug)]
+pub struct Health {
+    client: Client,
+    metrics: Arc<Metrics>,
+    proxy: tokio::runtime::Handle,
+}
+
+/// What the runtime says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeVersion {
+    /// For example `containerd`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The version of the CRI it speaks.
+    pub api: String,
+}
+
+impl Health {
+    /// `proxy` is the runtime of the proxy's thread.
+    pub fn new(endpoints: &Endpoints, metrics: Arc<Metrics>, proxy: tokio::runtime::Handle) -> Self {
+        Self { client: Client::new(endpoints, &metrics), metrics, proxy }
+    }
+
+    /// Whether the proxy's thread takes work.
+    pub async fn alive(&self) -> bool {
+        let turn = self.proxy.spawn(async {});
+        matches!(tokio::time::timeout(PATIENCE, turn).await, Ok(Ok(())))
+    }
+
+    /// Asks the runtime for its version, on crisp's own connection.
+    pub async fn runtime(&self) -> Result<RuntimeVersion, Error> {
+        let answer = tokio::time::timeout(PATIENCE, self.version()).await.unwrap_or_else(|_| {
+            Err(Error::new(Kind::Unavailable, Origin::Runtime, "the container runtime does not answer within 1 s"))
+        });
+        self.metrics.set_upstream_up("runtime", answer.is_ok());
+        answer
+    }
+
+    async fn version(&self) -> Result<RuntimeVersion, Error> {
+        let mut metadata = HeaderMap::new();
+        metadata.insert("grpc-timeout", HeaderValue::from_static("1S"));
+        // VersionRequest { version: "0.1.0" }, what the kubelet sends.
+        let raw = self.client.call(Method::VERSION, metadata, b"\x0a\x050.1.0").await?;
+        if raw.code() != Code::Ok {
+            let text = format!("the container runtime answers Version with {:?}", raw.code());
+            return Err(Error::new(Kind::Unavailable, Origin::Runtime, text));
+        }
+        let version: view::VersionResponse = read(&raw.unary_message()?)?;
+        Ok(RuntimeVersion {
+            name: version.runtime_name,
+            version: version.runtime_version,
+            api: version.runtime_api_version,
+        })
+    }
+}

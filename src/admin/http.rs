@@ -1,0 +1,66 @@
+//! The two HTTP servers: the admin API (unix socket) and health with metrics (TCP, read-only).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::admin::health::Health;
+use crate::admin::status::Reporter;
+use crate::metrics::Metrics;
+use crate::shutdown::Shutdown;
+
+/// Content type of the metrics' text form.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves the admin API until the shutdown's first stage.
+pub async fn serve_admin(listener: UnixListener, reporter: Arc<Reporter>, shutdown: Shutdown) -> std::io::Result<()> {
+    let status = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.status().await) };
+    let router = Router::new().route("/v1/status", get(status)).with_state(reporter);
+    axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
+}
+
+/// Serves health and metrics until the shutdown's first stage.
+pub async fn serve_metrics(
+    listener: TcpListener,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    shutdown: Shutdown,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(scrape))
+        .with_state((health, metrics));
+    axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
+}
+
+type Served = State<(Arc<Health>, Arc<Metrics>)>;
+
+async fn livez(State((health, _)): Served) -> Response {
+    if health.alive().await {
+        "alive\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the proxy thread does not take work\n").into_response()
+    }
+}
+
+async fn readyz(State((health, _)): Served) -> Response {
+    match health.runtime().await {
+        Ok(_) => "ready\n".into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    }
+}
+
+async fn scrape(State((health, metrics)): Served) -> Response {
+    // Asking keeps `crisp_upstream_up` true to the moment of the scrape.
+    let _ = health.runtime().await;
+    match metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,174 @@
+//! The summary that `crisp status` shows. Its JSON form is part of the admin API, version 1.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::admin::health::Health;
+use crate::metrics::Metrics;
+
+/// A running crisp in a few lines.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Version of crisp.
+    pub version: String,
+    /// Git revision of crisp.
+    pub revision: String,
+    /// Seconds since start.
+    pub uptime_seconds: u64,
+    /// The socket that the kubelet connects to.
+    pub listen: String,
+    /// The real runtime.
+    pub runtime_endpoint: String,
+    /// The real image service.
+    pub image_endpoint: String,
+    /// What the runtime says of itself, if it answers.
+    pub runtime: Option<Runtime>,
+    /// Why the runtime does not answer.
+    pub runtime_error: Option<String>,
+    /// Ended calls.
+    pub calls: u64,
+    /// Ended calls with a code other than OK.
+    pub errors: u64,
+    /// Calls under way.
+    pub in_flight: i64,
+    /// Every method that was called, slowest first.
+    pub methods: Vec<MethodStatus>,
+}
+
+/// The runtime's own words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Runtime {
+    /// For example `containerd`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The CRI version it speaks.
+    pub api_version: String,
+}
+
+/// One method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MethodStatus {
+    /// Its bare name.
+    pub method: String,
+    /// Ended calls.
+    pub calls: u64,
+    /// Ended calls with a code other than OK.
+    pub errors: u64,
+    /// Calls under way.
+    pub in_flight: i64,
+    /// Mean milliseconds of an ended call.
+    pub mean_ms: f64,
+    /// Milliseconds of the slowest call.
+    pub slowest_ms: f64,
+}
+
+/// Makes the summary when asked.
+#[derive(Debug)]
+pub struct Reporter {
+    /// Asks the runtime.
+    pub health: Arc<Health>,
+    /// What was counted.
+    pub metrics: Arc<Metrics>,
+    /// When crisp started.
+    pub started: Instant,
+    /// The socket that the kubelet connects to.
+    pub listen: String,
+    /// The real runtime.
+    pub runtime_endpoint: String,
+    /// The real image service.
+    pub image_endpoint: String,
+}
+
+// === impl Reporter ===
+
+impl Reporter {
+    /// The summary as of now.
+    pub async fn status(&self) -> Status {
+        let (runtime, runtime_error) = match self.health.runtime().await {
+            Ok(version) => {
+                let runtime = Runtime { name: version.name, version: version.version, api_version: version.api };
+                (Some(runtime), None)
+            }
+            Err(error) => (None, Some(error.message().to_owned())),
+        };
+        let mut summaries = self.metrics.summaries();
+        summaries.sort_by_key(|summary| std::cmp::Reverse(summary.slowest));
+        let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            revision: env!("CRISP_REVISION").into(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            listen: self.listen.clone(),
+            runtime_endpoint: self.runtime_endpoint.clone(),
+            image_endpoint: self.image_endpoint.clone(),
+            runtime,
+            runtime_error,
+            calls: summaries.iter().map(|summary| summary.calls).sum(),
+            errors: summaries.iter().map(|summary| summary.errors).sum(),
+            in_flight: summaries.iter().map(|summary| summary.in_flight).sum(),
+            methods: summaries
+                .iter()
+                .map(|summary| MethodStatus {
+                    method: summary.method.name().into(),
+                    calls: summary.calls,
+                    errors: summary.errors,
+                    in_flight: summary.in_flight,
+                    mean_ms: millis(summary.mean),
+                    slowest_ms: millis(summary.slowest),
+                })
+                .collect(),
+        }
+    }
+}
+
+// === impl Status ===
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "crisp     {} ({}), up {}", self.version, self.revision, span(self.uptime_seconds))?;
+        writeln!(f, "listen    {}", self.listen)?;
+        match (&self.runtime, &self.runtime_error) {
+            (Some(runtime), _) => writeln!(
+                f,
+                "runtime   {} {} (CRI {}) at {}",
+                runtime.name, runtime.version, runtime.api_version, self.runtime_endpoint
+            )?,
+            (None, error) => {
+                let error = error.as_deref().unwrap_or("no answer");
+                writeln!(f, "runtime   DOWN at {}: {error}", self.runtime_endpoint)?;
+            }
+        }
+        if self.image_endpoint != self.runtime_endpoint {
+            writeln!(f, "images    {}", self.image_endpoint)?;
+        }
+        writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
+        if !self.methods.is_empty() {
+            writeln!(f, "\n{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}", "SLOWEST METHODS", "CALLS", "FAILED", "NOW", "MEAN ms", "SLOWEST ms")?;
+        }
+        for method in self.methods.iter().take(10) {
+            writeln!(
+                f,
+                "{:<28}{:>9}{:>9}{:>9}{:>12.3}{:>12.3}",
+                method.method, method.calls, method.errors, method.in_flight, method.mean_ms, method.slowest_ms
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn span(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, ..) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
+    }
+}

@@ -1,0 +1,217 @@
+//! The one wiring page: builds every handle, starts every task, owns the order of shutdown.
+//!
+//! Two runtimes: the proxy has a thread of its own, everything else (admin, health, the embedded runtime) shares
+//! another, so that background work never delays a call.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::admin::health::Health;
+use crate::admin::http;
+use crate::admin::status::Reporter;
+use crate::config::{Config, Runtime, WELL_KNOWN};
+use crate::intercept::Features;
+use crate::metrics::Metrics;
+use crate::proxy::listener::{self, SocketFile};
+use crate::proxy::router::Router;
+use crate::proxy::upstream::{Endpoint, Endpoints};
+use crate::proxy::usage::{self, Usage};
+use crate::proxy::{self, Proxy};
+use crate::shutdown::Shutdown;
+use crate::telemetry;
+
+/// How long ended calls have to reach their callers after the second stage of shutdown.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// No runtime was named and none was found.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no container runtime found: neither unix://{} (containerd) nor unix://{} (CRI-O) exists; \
+     start the runtime first or name its socket with --runtime-endpoint unix://PATH",
+    WELL_KNOWN[0], WELL_KNOWN[1]
+)]
+pub struct NoRuntime;
+
+/// Serves until a signal, then shuts down in two stages.
+pub fn serve(config: Config) -> anyhow::Result<()> {
+    telemetry::init(config.log_format, &config.log_level);
+    // One TLS provider for all clients, chosen before the first of them is made. An error means it was chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("crisp-background")
+        .enable_all()
+        .build()
+        .context("cannot start the background runtime")?
+        .block_on(run(config))
+}
+
+async fn run(config: Config) -> anyhow::Result<()> {
+    let metrics = Metrics::new();
+    let shutdown = Shutdown::default();
+
+    // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
+    let (listener, socket_file, listen) = take_socket(&config.listen)?;
+    let (admin, admin_file) = listener::bind(&config.admin_listen)?;
+    let admin = UnixListener::from_std(admin)?;
+    let metrics_listener = match config.metrics_listen {
+        Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?),
+        None => None,
+    };
+
+    let endpoints = find_runtime(&config).await?;
+    let proxy_thread = ProxyThread::start(
+        listener,
+        Proxy {
+            endpoints: endpoints.clone(),
+            router: Router::new(Features::new(&metrics)),
+            metrics: metrics.clone(),
+            usage: Arc::new(Usage::default()),
+        },
+        shutdown.clone(),
+    )?;
+
+    let health = Arc::new(Health::new(&endpoints, metrics.clone(), proxy_thread.handle.clone()));
+    let reporter = Arc::new(Reporter {
+        health: health.clone(),
+        metrics: metrics.clone(),
+        started: Instant::now(),
+        listen: listen.clone(),
+        runtime_endpoint: endpoints.runtime.to_string(),
+        image_endpoint: endpoints.image.to_string(),
+    });
+    tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
+    if let Some(listener) = metrics_listener {
+        tokio::spawn(report("metrics", http::serve_metrics(listener, health, metrics, shutdown.clone())));
+    }
+
+    tracing::info!(
+        version = crate::admin::cli::VERSION,
+        listen,
+        runtime = %endpoints.runtime,
+        image = %endpoints.image,
+        "serving"
+    );
+    // Tells systemd, if it asked. Without it there is nobody to tell.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        name = signals.next() => tracing::info!(signal = name, "releasing the sockets, draining calls"),
+        () = proxy_thread.done.notified() => anyhow::bail!("the proxy thread ended unexpectedly"),
+    }
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+
+    // Stage one: whatever a successor may want goes at once. Files before listeners, so that the path never
+    // names a socket that nobody accepts on.
+    drop((socket_file, admin_file));
+    shutdown.release();
+    // Stage two: what is still under way after the drain ends with UNAVAILABLE.
+    tokio::select! {
+        () = proxy_thread.done.notified() => {}
+        () = tokio::time::sleep(config.drain_max) => tracing::info!("drain time is over, ending what is left"),
+        name = signals.next() => tracing::info!(signal = name, "second signal, ending at once"),
+    }
+    shutdown.end();
+    if tokio::time::timeout(LAST_WORDS, proxy_thread.done.notified()).await.is_err() {
+        tracing::debug!("some clients did not take their last replies");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The socket that systemd passed, or one bound here.
+fn take_socket(path: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, String)> {
+    if let Some(listener) = listener::activated().context("cannot take the socket that systemd passed")? {
+        let address = listener.local_addr()?;
+        let path = address.as_pathname().map_or_else(|| PathBuf::from("?"), Path::to_owned);
+        return Ok((listener, None, format!("unix://{} (from systemd)", path.display())));
+    }
+    let (listener, file) = listener::bind(path)?;
+    Ok((listener, Some(file), format!("unix://{}", path.display())))
+}
+
+/// Where the runtime is: as configured, or at a well-known place.
+async fn find_runtime(config: &Config) -> anyhow::Result<Endpoints> {
+    let runtime = match &config.runtime_endpoint {
+        Some(Runtime::Unix(path)) => path.clone(),
+        Some(Runtime::Embedded) => anyhow::bail!("the embedded runtime is not there yet"),
+        None => WELL_KNOWN.iter().map(PathBuf::from).find(|path| path.exists()).ok_or(NoRuntime)?,
+    };
+    let image = config.image_endpoint.as_ref().unwrap_or(&runtime).clone();
+    Ok(Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) })
+}
+
+async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = server.await {
+        tracing::error!(%error, "the {what} server failed");
+    }
+}
+
+/// The thread on which the proxy runs alone.
+#[derive(Debug)]
+struct ProxyThread {
+    handle: tokio::runtime::Handle,
+    /// Notified when the proxy has nothing left to do.
+    done: Arc<tokio::sync::Notify>,
+}
+
+/// The signals that end crisp.
+#[derive(Debug)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+// === impl ProxyThread ===
+
+impl ProxyThread {
+    fn start(
+        listener: std::os::unix::net::UnixListener,
+        proxy: Proxy,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the proxy's runtime")?;
+        let listener = {
+            let _context = runtime.enter();
+            UnixListener::from_std(listener).context("cannot use the listening socket")?
+        };
+        let handle = runtime.handle().clone();
+        let done = Arc::new(tokio::sync::Notify::new());
+        let notify = done.clone();
+        std::thread::Builder::new()
+            .name("crisp-proxy".into())
+            .spawn(move || {
+                let usage = proxy.usage.clone();
+                runtime.spawn(async move { usage.report(usage::PATIENCE).await });
+                runtime.block_on(proxy::serve(listener, proxy, shutdown));
+                notify.notify_one();
+            })
+            .context("cannot start the proxy's thread")?;
+        Ok(Self { handle, done })
+    }
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let on = |kind| signal(kind).context("cannot watch for signals");
+        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

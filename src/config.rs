@@ -1,0 +1,318 @@
+//! Configuration: one table of fields, from which the YAML keys, the flags, their help and the documentation come.
+//!
+//! A value is read from the defaults, then the file, then the flags; the last one wins. All mistakes are reported
+//! at once, each with the path of its key. A flag is spelled like its key: `drain.max` is `--drain-max`,
+//! `runtimeEndpoint` is `--runtime-endpoint`.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_norway::Value;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The socket that the kubelet connects to.
+    pub listen: PathBuf,
+    /// The real runtime. `None`: look at the well-known places.
+    pub runtime_endpoint: Option<Runtime>,
+    /// The real image service. `None`: the runtime's.
+    pub image_endpoint: Option<PathBuf>,
+    /// Where crisp keeps what must survive a restart.
+    pub state_dir: PathBuf,
+    /// The socket of the admin API.
+    pub admin_listen: PathBuf,
+    /// Where metrics and health are served. `None`: nowhere.
+    pub metrics_listen: Option<SocketAddr>,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written.
+    pub log_level: String,
+    /// How long calls may go on after SIGTERM.
+    pub drain_max: Duration,
+}
+
+/// Where the runtime is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Runtime {
+    /// Behind a unix socket.
+    Unix(PathBuf),
+    /// Built into crisp.
+    Embedded,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines, one JSON object a line.
+    Json,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct Field {
+    /// Path of the key in the file.
+    pub key: &'static str,
+    /// Default, as it would be written; empty means none.
+    pub default: &'static str,
+    /// Unit or form of the value.
+    pub form: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// All that is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mistakes(pub Vec<String>);
+
+/// The well-known sockets of containerd and CRI-O.
+pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
+
+/// Every field, in the order in which it is documented.
+pub const FIELDS: &[Field] = &[
+    Field {
+        key: "listen",
+        default: "unix:///run/crisp/crisp.sock",
+        form: "unix://PATH",
+        help: "Socket that the kubelet connects to (mode 0600). Not used under systemd socket activation.",
+        set: |config, text| unix(text).map(|path| config.listen = path),
+    },
+    Field {
+        key: "runtimeEndpoint",
+        default: "",
+        form: "unix://PATH or embedded",
+        help: "The real container runtime. Without it the well-known sockets of containerd and CRI-O are tried. \
+               `embedded` is the runtime built into crisp: real images, containers as records only.",
+        set: |config, text| {
+            config.runtime_endpoint = Some(match text {
+                "embedded" => Runtime::Embedded,
+                _ => Runtime::Unix(unix(text).map_err(|error| format!("{error}, or `embedded`"))?),
+            });
+            Ok(())
+        },
+    },
+    Field {
+        key: "imageEndpoint",
+        default: "",
+        form: "unix://PATH",
+        help: "The real image service, if it is not the runtime's.",
+        set: |config, text| unix(text).map(|path| config.image_endpoint = Some(path)),
+    },
+    Field {
+        key: "stateDir",
+        default: "/var/lib/crisp",
+        form: "DIR",
+        help: "Directory for what must survive a restart (mode 0700).",
+        set: |config, text| absolute(text).map(|path| config.state_dir = path),
+    },
+    Field {
+        key: "adminListen",
+        default: "unix:///run/crisp/admin.sock",
+        form: "unix://PATH",
+        help: "Socket of the JSON admin API that `crisp status` uses (mode 0600).",
+        set: |config, text| unix(text).map(|path| config.admin_listen = path),
+    },
+    Field {
+        key: "metricsListen",
+        default: "",
+        form: "ADDR:PORT",
+        help: "Address of /metrics, /livez and /readyz (read-only). Off unless set.",
+        set: |config, text| {
+            let address = text.parse().map_err(|_| "expected ADDR:PORT, for example 127.0.0.1:9464".to_owned())?;
+            config.metrics_listen = Some(address);
+            Ok(())
+        },
+    },
+    Field {
+        key: "log.format",
+        default: "text",
+        form: "text or json",
+        help: "Form of log lines on standard error.",
+        set: |config, text| {
+            config.log_format = match text {
+                "text" => LogFormat::Text,
+                "json" => LogFormat::Json,
+                _ => return Err("expected text or json".into()),
+            };
+            Ok(())
+        },
+    },
+    Field {
+        key: "log.level",
+        default: "info",
+        form: "error, warn, info, debug or trace",
+        help: "Least severe log lines that are written; `crisp=debug,info` sets it by module.",
+        set: |config, text| {
+            tracing_subscriber::EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+            config.log_level = text.to_owned();
+            Ok(())
+        },
+    },
+    Field {
+        key: "drain.max",
+        default: "20s",
+        form: "duration (ms, s, m, h)",
+        help: "How long calls under way may go on after SIGTERM; then they end with UNAVAILABLE.",
+        set: |config, text| duration(text).map(|time| config.drain_max = time),
+    },
+];
+
+// === impl Config ===
+
+impl Config {
+    /// Reads defaults, then the file's text, then flags by key.
+    pub fn load<'a>(
+        file: Option<&str>,
+        flags: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, Mistakes> {
+        let mut config = Self::blank();
+        let mut mistakes = Vec::new();
+        for field in FIELDS.iter().filter(|field| !field.default.is_empty()) {
+            if let Err(error) = (field.set)(&mut config, field.default) {
+                mistakes.push(format!("{}: default {:?}: {error}", field.key, field.default));
+            }
+        }
+        if let Some(text) = file {
+            match serde_norway::from_str(text) {
+                Ok(value) => config.read(&value, "", &mut mistakes),
+                Err(error) => mistakes.push(format!("not valid YAML: {error}")),
+            }
+        }
+        for (key, text) in flags {
+            if let Err(error) = config.set(key, text) {
+                mistakes.push(format!("{}: {error}", flag_of(key)));
+            }
+        }
+        config.check(&mut mistakes);
+        if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
+    }
+
+    fn blank() -> Self {
+        Self {
+            listen: PathBuf::new(),
+            runtime_endpoint: None,
+            image_endpoint: None,
+            state_dir: PathBuf::new(),
+            admin_listen: PathBuf::new(),
+            metrics_listen: None,
+            log_format: LogFormat::Text,
+            log_level: String::new(),
+            drain_max: Duration::ZERO,
+        }
+    }
+
+    fn read(&mut self, value: &Value, path: &str, mistakes: &mut Vec<String>) {
+        let text = match value {
+            Value::Mapping(map) => {
+                for (key, value) in map {
+                    let Some(key) = key.as_str() else {
+                        mistakes.push(format!("{}: a key must be text", if path.is_empty() { "file" } else { path }));
+                        continue;
+                    };
+                    let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                    self.read(value, &path, mistakes);
+                }
+                return;
+            }
+            // An empty file or section sets nothing.
+            Value::Null => return,
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            Value::Bool(flag) => flag.to_string(),
+            Value::Sequence(_) | Value::Tagged(_) => {
+                return mistakes.push(format!("{path}: expected a single value"));
+            }
+        };
+        if let Err(error) = self.set(path, &text) {
+            mistakes.push(format!("{path}: {error}"));
+        }
+    }
+
+    fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
+            let known: Vec<_> = FIELDS.iter().map(|field| field.key).collect();
+            return Err(format!("unknown key; known are {}", known.join(", ")));
+        };
+        (field.set)(self, text)
+    }
+
+    /// What no single field can see.
+    fn check(&self, mistakes: &mut Vec<String>) {
+        let runtime = match &self.runtime_endpoint {
+            Some(Runtime::Unix(path)) => Some(path),
+            Some(Runtime::Embedded) | None => None,
+        };
+        if Some(&self.listen) == runtime || Some(&self.listen) == self.image_endpoint.as_ref() {
+            mistakes.push("listen: is the runtime's own socket, so crisp would call itself".into());
+        }
+        if self.listen == self.admin_listen {
+            mistakes.push("adminListen: must differ from listen".into());
+        }
+    }
+}
+
+// === impl Field ===
+
+impl Field {
+    /// The flag that sets this field, without dashes.
+    pub fn flag(&self) -> String {
+        flag_of(self.key).trim_start_matches('-').to_owned()
+    }
+}
+
+// === impl Mistakes ===
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+/// `drain.max` becomes `--drain-max`, `stateDir` becomes `--state-dir`.
+fn flag_of(key: &str) -> String {
+    let mut flag = String::from("--");
+    for letter in key.chars() {
+        match letter {
+            '.' => flag.push('-'),
+            _ if letter.is_ascii_uppercase() => flag.extend(['-', letter.to_ascii_lowercase()]),
+            _ => flag.push(letter),
+        }
+    }
+    flag
+}
+
+fn unix(text: &str) -> Result<PathBuf, String> {
+    text.strip_prefix("unix://")
+        .and_then(|path| absolute(path).ok())
+        .ok_or_else(|| "expected unix:///absolute/path".to_owned())
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    if path.is_absolute() { Ok(path.to_owned()) } else { Err("expected an absolute path".into()) }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = text.strip_prefix(digits).unwrap_or_default();
+    let wrong = || "expected a whole number and a unit: 500ms, 20s, 5m, 1h".to_owned();
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let seconds = |factor: u64| number.checked_mul(factor).map(Duration::from_secs).ok_or_else(wrong);
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => seconds(1),
+        "m" => seconds(60),
+        "h" => seconds(3600),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+use super::*;
+
+fn load(file: &str, flags: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    Config::load(Some(file), flags.iter().copied())
+}
+
+#[test]
+fn defaults_are_valid_and_flags_win_over_the_file() {
+    let config = load("drain: {max: 3m}\nstateDir: /a\n", &[("stateDir", "/b")]).unwrap();
+    assert_eq!(config.listen, Path::new("/run/crisp/crisp.sock"));
+    assert_eq!(config.drain_max, Duration::from_secs(180));
+    assert_eq!(config.state_dir, Path::new("/b"));
+    assert_eq!(load("", &[]).unwrap(), Config::load(None, []).unwrap());
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_with_their_paths() {
+    let text = "listen: tcp://x\ndrain: {max: soon, min: 1s}\nlog: [a]\nfoo: 1\n";
+    let Mistakes(mistakes) = load(text, &[("metricsListen", "9464")]).unwrap_err();
+    let has = |start: &str| assert!(mistakes.iter().any(|m| m.starts_with(start)), "{start} in {mistakes:#?}");
+    has("listen: expected unix://");
+    has("drain.max: expected a whole number");
+    has("drain.min: unknown key; known are listen,");
+    has("log: expected a single value");
+    has("foo: unknown key");
+    has("--metrics-listen: expected ADDR:PORT");
+    assert_eq!(mistakes.len(), 6, "{mistakes:#?}");
+}
+
+#[test]
+fn a_proxy_of_itself_is_refused() {
+    let Mistakes(mistakes) = load("listen: unix:///a\nruntimeEndpoint: unix:///a\n", &[]).unwrap_err();
+    assert!(mistakes[0].contains("call itself"), "{mistakes:?}");
+}
+
+#[test]
+fn a_key_given_twice_is_a_mistake() {
+    let Mistakes(mistakes) = load("stateDir: /a\nstateDir: /b\n", &[]).unwrap_err();
+    assert!(mistakes[0].starts_with("not valid YAML"), "{mistakes:?}");
+}
+
+#[test]
+fn flags_are_spelled_like_keys() {
+    let flags: Vec<_> = FIELDS.iter().map(Field::flag).collect();
+    for flag in ["listen", "runtime-endpoint", "image-endpoint", "state-dir", "admin-listen", "metrics-listen"] {
+        assert!(flags.iter().any(|f| f == flag), "{flag} in {flags:?}");
+    }
+}
+
+/// The README's table of settings is this table.
+#[test]
+fn the_readme_documents_every_field() {
+    let readme = include_str!("../../README.md");
+    for Field { key, default, form, help, .. } in FIELDS {
+        let default = if default.is_empty() { "none".to_owned() } else { format!("`{default}`") };
+        let flag = flag_of(key);
+        let row = format!("| `{key}` | `{flag}` | {form} | {default} | {help} |");
+        assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+    }
+}

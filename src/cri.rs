@@ -1,0 +1,20 @@
+//! The vocabulary of an intercepted call: which [`Method`] it is, the [`Call`] that came in, the [`Plan`] made
+//! for it, the [`Raw`] reply that goes out, and read-only [`view`]s of the messages.
+
+pub mod call;
+pub mod frame;
+pub mod method;
+pub mod plan;
+pub mod raw;
+
+/// Read-only views of CRI messages, generated from `proto/cri_view.proto`. They hold only what crisp reads, so
+/// they must never be encoded and sent: changes are made to the original bytes with [`crate::wire`].
+#[expect(missing_docs, reason = "generated; the fields are documented in proto/cri_view.proto")]
+pub mod view {
+    include!(concat!(env!("OUT_DIR"), "/crisp.view.v1.rs"));
+}
+
+pub use call::Call;
+pub use method::Method;
+pub use plan::{Forward, Plan, Policy};
+pub use raw::Raw;

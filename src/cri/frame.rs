@@ -1,0 +1,140 @@
+//! gRPC's framing of messages inside HTTP/2 DATA: one flag byte, four bytes of length, the message.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Length of the prefix before each message.
+pub const PREFIX: usize = 5;
+
+/// The largest message that crisp collects in order to look at it. A larger one passes through unread.
+pub const MAX_COLLECTED: usize = 64 * 1024 * 1024;
+
+/// One framed message, exactly as it came or as it will be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Prefix and message.
+    bytes: Bytes,
+}
+
+/// Cuts a byte stream into frames. Holds at most one message of [`MAX_COLLECTED`] bytes.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    buffer: BytesMut,
+}
+
+/// The message at hand is larger than crisp collects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLarge;
+
+// === impl Frame ===
+
+impl Frame {
+    /// Frames an uncompressed message.
+    pub fn of_message(message: &[u8]) -> Self {
+        let mut bytes = BytesMut::with_capacity(PREFIX + message.len());
+        bytes.put_u8(0);
+        // A message that crisp itself makes or patches is far below 4 GiB.
+        bytes.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+        bytes.put_slice(message);
+        Self { bytes: bytes.freeze() }
+    }
+
+    /// The message, or nothing when it is compressed: then only the two ends can read it.
+    pub fn message(&self) -> Option<Bytes> {
+        match self.bytes.first() {
+            Some(0) => Some(self.bytes.slice(PREFIX..)),
+            _ => None,
+        }
+    }
+
+    /// Prefix and message as they go on the wire.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+}
+
+// === impl Splitter ===
+
+impl Splitter {
+    /// Adds what came from the wire.
+    pub fn push(&mut self, chunk: &[u8]) {
+        if self.buffer.is_empty()
+            && let Some(length) = frame_length(chunk)
+            && length <= PREFIX + MAX_COLLECTED
+        {
+            // The whole message is known to come: one allocation instead of a growing one.
+            self.buffer.reserve(length.max(chunk.len()));
+        }
+        self.buffer.extend_from_slice(chunk);
+    }
+
+    /// Takes the next whole frame, if it is all here.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, TooLarge> {
+        let Some(length) = frame_length(&self.buffer) else { return Ok(None) };
+        if length > PREFIX + MAX_COLLECTED {
+            return Err(TooLarge);
+        }
+        if self.buffer.len() < length {
+            return Ok(None);
+        }
+        Ok(Some(Frame { bytes: self.buffer.split_to(length).freeze() }))
+    }
+
+    /// Everything that has not become a frame.
+    pub fn into_rest(self) -> Bytes {
+        self.buffer.freeze()
+    }
+}
+
+/// Length of the frame that starts here, prefix included, once its prefix is here.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let [_, a, b, c, d] = *bytes.first_chunk::<PREFIX>()?;
+    Some(PREFIX + u32::from_be_bytes([a, b, c, d]) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However the network cuts the bytes, the frames are the same and nothing is lost.
+        #[test]
+        fn cutting_does_not_matter(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
+            tail in prop::collection::vec(any::<u8>(), 0..PREFIX),
+            cut in 1usize..17,
+        ) {
+            let frames: Vec<Frame> = messages.iter().map(|m| Frame::of_message(m)).collect();
+            let mut wire: Vec<u8> = frames.iter().flat_map(|f| f.bytes.to_vec()).collect();
+            wire.extend_from_slice(&tail);
+            let mut splitter = Splitter::default();
+            let mut seen = Vec::new();
+            for chunk in wire.chunks(cut) {
+                splitter.push(chunk);
+                while let Ok(Some(frame)) = splitter.next_frame() {
+                    seen.push(frame);
+                }
+            }
+            prop_assert_eq!(&seen, &frames);
+            prop_assert_eq!(splitter.into_rest().as_ref(), tail.as_slice());
+        }
+    }
+
+    #[test]
+    fn a_message_beyond_the_limit_is_not_collected() {
+        let mut splitter = Splitter::default();
+        splitter.push(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
+        assert_eq!(splitter.next_frame(), Err(TooLarge));
+        assert_eq!(splitter.into_rest().len(), 8);
+    }
+
+    #[test]
+    fn a_compressed_message_is_not_readable() {
+        let mut splitter = Splitter::default();
+        splitter.push(&[1, 0, 0, 0, 1, 9]);
+        let frame = splitter.next_frame().unwrap().unwrap();
+        assert_eq!(frame.message(), None);
+        assert_eq!(frame.into_bytes().as_ref(), &[1, 0, 0, 0, 1, 9]);
+    }
+}

@@ -1,0 +1,72 @@
+//! What crisp does with the calls it looks at. Each [`Feature`] reads the request and adds its part to one plan;
+//! features do not know of each other, and their order is written here, in [`Features::new`].
+
+mod container;
+mod image;
+mod sandbox;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::cri::plan::{OnReply, Step};
+use crate::cri::{Call, Forward, Plan, Policy};
+use crate::error::{Error, Kind, Origin};
+use crate::metrics::Metrics;
+
+/// One thing that crisp does with a call.
+pub trait Feature: fmt::Debug + Send + Sync {
+    /// The name in metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// What becomes of a call when [`Feature::plan`] fails.
+    fn policy(&self) -> Policy;
+
+    /// Reads the call and adds to the plan. `Some` ends planning: the call is answered by that plan.
+    fn plan(&self, call: &Call, forward: &mut Forward) -> Result<Option<Plan>, Error>;
+}
+
+/// The features by the kind of call they look at, in the order in which they act.
+#[derive(Debug, Clone, Default)]
+pub struct Features {
+    /// Calls of the image service.
+    pub image: Vec<Arc<dyn Feature>>,
+    /// Calls about containers.
+    pub container: Vec<Arc<dyn Feature>>,
+    /// Calls about sandboxes.
+    pub sandbox: Vec<Arc<dyn Feature>>,
+}
+
+impl Features {
+    /// The features of this release. They only observe.
+    pub fn new(metrics: &Arc<Metrics>) -> Self {
+        Self {
+            image: vec![Arc::new(image::Observer::new(metrics.clone()))],
+            container: vec![Arc::new(container::Observer::new(metrics.clone()))],
+            sandbox: vec![Arc::new(sandbox::Observer::new(metrics.clone()))],
+        }
+    }
+}
+
+/// Reads a message as a view.
+pub fn read<V: Message + Default>(message: &Bytes) -> Result<V, Error> {
+    V::decode(message.clone())
+        .map_err(|error| Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}")))
+}
+
+/// A step that reads each reply message as a view and counts it.
+fn observe_replies<V: Message + Default>(
+    feature: &'static str,
+    call: &Call,
+    metrics: &Arc<Metrics>,
+) -> Step<OnReply> {
+    let (metrics, method) = (metrics.clone(), call.method);
+    let observe = move |message: &Bytes| {
+        read::<V>(message)?;
+        metrics.read_reply(method);
+        Ok(())
+    };
+    Step { feature, policy: Policy::Open, action: OnReply::Observe(Box::new(observe)) }
+}

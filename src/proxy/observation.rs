@@ -1,0 +1,96 @@
+//! What is counted and logged of one call. Made when the call comes, told on drop, so that no way out is missed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::uri::PathAndQuery;
+use tonic::Code;
+
+use crate::cri::Method;
+use crate::error::{Error, Origin};
+use crate::metrics::{self, Metrics};
+
+/// One call, from its head to its end.
+#[derive(Debug)]
+pub(super) struct Observation {
+    metrics: Arc<Metrics>,
+    method: Method,
+    path: Option<PathAndQuery>,
+    started: Instant,
+    /// How the call ended and by whose doing. Until it is known, the caller went away.
+    outcome: (Code, Origin),
+    /// crisp's own words on a failure. The runtime's words are not logged: they may hold what nobody should read.
+    words: Option<String>,
+}
+
+impl Observation {
+    pub(super) fn start(metrics: Arc<Metrics>, method: Method, path: Option<PathAndQuery>) -> Self {
+        if let Some(handles) = metrics.method(method) {
+            handles.in_flight.inc();
+        }
+        let outcome = (Code::Cancelled, Origin::Kubelet);
+        Self { metrics, method, path, started: Instant::now(), outcome, words: None }
+    }
+
+    pub(super) fn request_bytes(&self, count: usize) {
+        if let Some(handles) = self.metrics.method(self.method) {
+            handles.request_bytes.inc_by(count as u64);
+        }
+    }
+
+    pub(super) fn reply_bytes(&self, count: usize) {
+        if let Some(handles) = self.metrics.method(self.method) {
+            handles.reply_bytes.inc_by(count as u64);
+        }
+    }
+
+    /// The runtime ended the call with this code.
+    pub(super) fn runtime_said(&mut self, code: Code) {
+        self.outcome = (code, Origin::Runtime);
+    }
+
+    /// crisp answered the call itself.
+    pub(super) fn crisp_said(&mut self, code: Code) {
+        self.outcome = (code, Origin::Crisp);
+    }
+
+    /// crisp ended the call with this error.
+    pub(super) fn failed(&mut self, error: &Error) {
+        self.outcome = (error.code(), error.origin());
+        self.words = Some(error.message().to_owned());
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(super) fn code(&self) -> Code {
+        self.outcome.0
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        let after = self.started.elapsed();
+        let (code, origin) = self.outcome;
+        if let Some(handles) = self.metrics.method(self.method) {
+            handles.in_flight.dec();
+            handles.ended(code, after);
+        }
+        if code != Code::Ok {
+            tracing::warn!(
+                method = self.path.as_ref().map_or("", |path| clip(path.path())),
+                code = metrics::code_name(code),
+                origin = origin.as_str(),
+                duration_ms = after.as_secs_f64() * 1000.0,
+                detail = self.words.as_deref(),
+                "call failed"
+            );
+        }
+    }
+}
+
+/// A path comes from outside; a log line has an end.
+fn clip(path: &str) -> &str {
+    path.char_indices().nth(200).map_or(path, |(end, _)| path.get(..end).unwrap_or(path))
+}

@@ -1,0 +1,37 @@
+//! Which calls are looked at. Everything else passes through, whether crisp has heard of it or not.
+
+use std::sync::Arc;
+
+use crate::cri::Method;
+use crate::intercept::{Feature, Features};
+
+/// The one place that decides what is intercepted.
+#[derive(Debug, Clone, Default)]
+pub struct Router {
+    features: Features,
+}
+
+impl Router {
+    /// A router to these features.
+    pub fn new(features: Features) -> Self {
+        Self { features }
+    }
+
+    /// The features that look at a call, in order. None: the call passes through as frames.
+    pub fn route(&self, method: Method) -> &[Arc<dyn Feature>] {
+        match method {
+            Method::PULL_IMAGE
+            | Method::IMAGE_STATUS
+            | Method::LIST_IMAGES
+            | Method::STREAM_IMAGES
+            | Method::REMOVE_IMAGE => &self.features.image,
+            Method::CREATE_CONTAINER
+            | Method::CONTAINER_STATUS
+            | Method::LIST_CONTAINERS
+            | Method::STREAM_CONTAINERS
+            | Method::GET_CONTAINER_EVENTS => &self.features.container,
+            Method::RUN_POD_SANDBOX => &self.features.sandbox,
+            _ => &[],
+        }
+    }
+}
