@@ -1,1 +1,3 @@
 //! crisp
+
+pub mod wire;
