@@ -60,7 +60,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (admin, admin_file) = listener::bind(&config.admin_listen)?;
     let admin = UnixListener::from_std(admin)?;
     let metrics_listener = match config.metrics_listen {
-        Some(address) => Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?),
+        Some(address) => {
+            Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?)
+        }
         None => None,
     };
 
@@ -126,7 +128,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
 }
 
 /// The socket that systemd passed, or one bound here.
-fn take_socket(path: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, String)> {
+fn take_socket(
+    path: &Path,
+) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, String)> {
     if let Some(listener) = listener::activated().context("cannot take the socket that systemd passed")? {
         let address = listener.local_addr()?;
         let path = address.as_pathname().map_or_else(|| PathBuf::from("?"), Path::to_owned);

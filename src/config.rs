@@ -123,7 +123,8 @@ pub const FIELDS: &[Field] = &[
         form: "ADDR:PORT",
         help: "Address of /metrics, /livez and /readyz (read-only). Off unless set.",
         set: |config, text| {
-            let address = text.parse().map_err(|_| "expected ADDR:PORT, for example 127.0.0.1:9464".to_owned())?;
+            let address =
+                text.parse().map_err(|_| "expected ADDR:PORT, for example 127.0.0.1:9464".to_owned())?;
             config.metrics_listen = Some(address);
             Ok(())
         },
@@ -211,7 +212,10 @@ impl Config {
             Value::Mapping(map) => {
                 for (key, value) in map {
                     let Some(key) = key.as_str() else {
-                        mistakes.push(format!("{}: a key must be text", if path.is_empty() { "file" } else { path }));
+                        mistakes.push(format!(
+                            "{}: a key must be text",
+                            if path.is_empty() { "file" } else { path }
+                        ));
                         continue;
                     };
                     let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };

@@ -52,8 +52,9 @@ impl Features {
 
 /// Reads a message as a view.
 pub fn read<V: Message + Default>(message: &Bytes) -> Result<V, Error> {
-    V::decode(message.clone())
-        .map_err(|error| Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}")))
+    V::decode(message.clone()).map_err(|error| {
+        Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+    })
 }
 
 /// A step that reads each reply message as a view and counts it.

@@ -151,7 +151,11 @@ impl Metrics {
         let upstream_connections = Gauge::default();
 
         registry.register("calls", "Ended calls by method and gRPC code", calls.calls.clone());
-        registry.register("call_duration_seconds", "Time from the head of a call to its end", calls.seconds.clone());
+        registry.register(
+            "call_duration_seconds",
+            "Time from the head of a call to its end",
+            calls.seconds.clone(),
+        );
         registry.register("call_bytes", "Bytes of message bodies by direction", calls.bytes.clone());
         registry.register("calls_in_flight", "Calls under way", calls.in_flight.clone());
         registry.register(
@@ -175,7 +179,11 @@ impl Metrics {
             "Open connections from clients",
             downstream_connections.clone(),
         );
-        registry.register("upstream_connections", "Open connections to the runtime", upstream_connections.clone());
+        registry.register(
+            "upstream_connections",
+            "Open connections to the runtime",
+            upstream_connections.clone(),
+        );
         registry.register(
             "build",
             "Version and git revision of this process",

@@ -63,7 +63,9 @@ pub fn command() -> Command {
 pub fn config(matches: &ArgMatches) -> Result<Config, String> {
     let file = match matches.get_one::<String>("config") {
         None => None,
-        Some(path) => Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?)),
+        Some(path) => {
+            Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?))
+        }
     };
     let flags = FIELDS.iter().filter_map(|field| {
         let value = matches.try_get_one::<String>(field.key).ok().flatten()?;

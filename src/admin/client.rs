@@ -37,8 +37,9 @@ pub async fn get(socket: &Path, path: &str) -> Result<Bytes, ClientError> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(|source| ClientError::Unreachable { path: socket.to_owned(), source })?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| answer(e.to_string()))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| answer(e.to_string()))?;
     tokio::spawn(connection);
     let request = hyper::Request::get(path)
         .header("host", "crisp")
@@ -46,7 +47,8 @@ pub async fn get(socket: &Path, path: &str) -> Result<Bytes, ClientError> {
         .map_err(|e| answer(e.to_string()))?;
     let response = sender.send_request(request).await.map_err(|e| answer(e.to_string()))?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|e| answer(e.to_string()))?;
+    let body =
+        Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|e| answer(e.to_string()))?;
     if !status.is_success() {
         return Err(answer(format!("HTTP {status}")));
     }

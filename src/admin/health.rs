@@ -49,7 +49,11 @@ impl Health {
     /// Asks the runtime for its version, on crisp's own connection.
     pub async fn runtime(&self) -> Result<RuntimeVersion, Error> {
         let answer = tokio::time::timeout(PATIENCE, self.version()).await.unwrap_or_else(|_| {
-            Err(Error::new(Kind::Unavailable, Origin::Runtime, "the container runtime does not answer within 1 s"))
+            Err(Error::new(
+                Kind::Unavailable,
+                Origin::Runtime,
+                "the container runtime does not answer within 1 s",
+            ))
         });
         self.metrics.set_upstream_up("runtime", answer.is_ok());
         answer

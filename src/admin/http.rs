@@ -18,7 +18,11 @@ use crate::shutdown::Shutdown;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves the admin API until the shutdown's first stage.
-pub async fn serve_admin(listener: UnixListener, reporter: Arc<Reporter>, shutdown: Shutdown) -> std::io::Result<()> {
+pub async fn serve_admin(
+    listener: UnixListener,
+    reporter: Arc<Reporter>,
+    shutdown: Shutdown,
+) -> std::io::Result<()> {
     let status = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.status().await) };
     let router = Router::new().route("/v1/status", get(status)).with_state(reporter);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await

@@ -93,7 +93,8 @@ impl Reporter {
     pub async fn status(&self) -> Status {
         let (runtime, runtime_error) = match self.health.runtime().await {
             Ok(version) => {
-                let runtime = Runtime { name: version.name, version: version.version, api_version: version.api };
+                let runtime =
+                    Runtime { name: version.name, version: version.version, api_version: version.api };
                 (Some(runtime), None)
             }
             Err(error) => (None, Some(error.message().to_owned())),
@@ -150,13 +151,22 @@ impl fmt::Display for Status {
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
         if !self.methods.is_empty() {
-            writeln!(f, "\n{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}", "SLOWEST METHODS", "CALLS", "FAILED", "NOW", "MEAN ms", "SLOWEST ms")?;
+            writeln!(
+                f,
+                "\n{:<28}{:>9}{:>9}{:>9}{:>12}{:>12}",
+                "SLOWEST METHODS", "CALLS", "FAILED", "NOW", "MEAN ms", "SLOWEST ms"
+            )?;
         }
         for method in self.methods.iter().take(10) {
             writeln!(
                 f,
                 "{:<28}{:>9}{:>9}{:>9}{:>12.3}{:>12.3}",
-                method.method, method.calls, method.errors, method.in_flight, method.mean_ms, method.slowest_ms
+                method.method,
+                method.calls,
+                method.errors,
+                method.in_flight,
+                method.mean_ms,
+                method.slowest_ms
             )?;
         }
         Ok(())

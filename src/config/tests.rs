@@ -17,7 +17,8 @@ fn defaults_are_valid_and_flags_win_over_the_file() {
 fn all_mistakes_are_told_at_once_with_their_paths() {
     let text = "listen: tcp://x\ndrain: {max: soon, min: 1s}\nlog: [a]\nfoo: 1\n";
     let Mistakes(mistakes) = load(text, &[("metricsListen", "9464")]).unwrap_err();
-    let has = |start: &str| assert!(mistakes.iter().any(|m| m.starts_with(start)), "{start} in {mistakes:#?}");
+    let has =
+        |start: &str| assert!(mistakes.iter().any(|m| m.starts_with(start)), "{start} in {mistakes:#?}");
     has("listen: expected unix://");
     has("drain.max: expected a whole number");
     has("drain.min: unknown key; known are listen,");
@@ -42,7 +43,9 @@ fn a_key_given_twice_is_a_mistake() {
 #[test]
 fn flags_are_spelled_like_keys() {
     let flags: Vec<_> = FIELDS.iter().map(Field::flag).collect();
-    for flag in ["listen", "runtime-endpoint", "image-endpoint", "state-dir", "admin-listen", "metrics-listen"] {
+    for flag in
+        ["listen", "runtime-endpoint", "image-endpoint", "state-dir", "admin-listen", "metrics-listen"]
+    {
         assert!(flags.iter().any(|f| f == flag), "{flag} in {flags:?}");
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn own_request(method: Method, metadata: HeaderMap) -> Result<Request
     let headers = request.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("crisp/", env!("CARGO_PKG_VERSION"))));
+    headers
+        .insert(header::USER_AGENT, HeaderValue::from_static(concat!("crisp/", env!("CARGO_PKG_VERSION"))));
     Ok(request)
 }
 

@@ -59,7 +59,8 @@ pub(super) async fn run(
     };
     match plan(&call, features, downstream.observation.metrics()) {
         Plan::Forward(forward) => {
-            let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics()) {
+            let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics())
+            {
                 Ok(frame) => frame,
                 Err(refusal) => return downstream.fail(&refusal),
             };
@@ -118,12 +119,7 @@ fn plan(call: &Call, features: &[Arc<dyn Feature>], metrics: &Metrics) -> Plan {
 }
 
 /// Applies the features' changes to the request. Without a change the very same bytes go on.
-fn patched(
-    frame: Frame,
-    message: Bytes,
-    steps: Vec<Step<Patch>>,
-    metrics: &Metrics,
-) -> Result<Frame, Error> {
+fn patched(frame: Frame, message: Bytes, steps: Vec<Step<Patch>>, metrics: &Metrics) -> Result<Frame, Error> {
     let mut current = message.clone();
     for Step { feature, policy, action } in steps {
         match apply(&action, &current) {
@@ -139,9 +135,9 @@ fn patched(
 
 fn apply(patch: &Patch, message: &Bytes) -> Result<Bytes, Error> {
     use crate::error::{Kind, Origin};
-    patch
-        .apply(message)
-        .map_err(|error| Error::new(Kind::Internal, Origin::Crisp, format!("cannot change the message: {error}")))
+    patch.apply(message).map_err(|error| {
+        Error::new(Kind::Internal, Origin::Crisp, format!("cannot change the message: {error}"))
+    })
 }
 
 /// Counts a feature's failure. Gives the refusal if the call must not go on without it.

@@ -59,7 +59,10 @@ pub fn bind(path: &Path) -> Result<(StdListener, SocketFile), BindError> {
     socket.listen(BACKLOG).map_err(|e| failed("listen on", e))?;
     socket.set_nonblocking(true).map_err(|e| failed("listen on", e))?;
     let identity = identity_of(path).map_err(|e| failed("look at", e))?;
-    Ok((StdListener::from(std::os::fd::OwnedFd::from(socket)), SocketFile { path: path.to_owned(), identity }))
+    Ok((
+        StdListener::from(std::os::fd::OwnedFd::from(socket)),
+        SocketFile { path: path.to_owned(), identity },
+    ))
 }
 
 /// Takes the socket that systemd passed, if it did.

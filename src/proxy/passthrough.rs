@@ -23,7 +23,12 @@ pub(super) struct Outgoing {
 
 /// Forwards the call. Returns when the reply is complete or either side is gone; what is then dropped resets
 /// what is still open, which is how a cancellation travels on.
-pub(super) async fn forward(outgoing: Outgoing, link: &Link, downstream: &mut Downstream, mut replies: Replies) {
+pub(super) async fn forward(
+    outgoing: Outgoing,
+    link: &Link,
+    downstream: &mut Downstream,
+    mut replies: Replies,
+) {
     let Outgoing { head, first, mut body } = outgoing;
     let mut sender = match link.ready().await {
         Ok(sender) => sender,

@@ -160,11 +160,6 @@ impl Link {
         Self { endpoint, name, metrics, slot: Mutex::default() }
     }
 
-    /// Where it leads.
-    pub(super) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-
     /// A sender that can take a request now.
     pub(super) async fn ready(&self) -> Result<SendRequest<Bytes>, Error> {
         if let Some(sender) = self.up()
