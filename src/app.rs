@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::admin::health::Health;
 use crate::admin::http;
@@ -105,7 +106,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     tokio::select! {
         name = signals.next() => tracing::info!(signal = name, "releasing the sockets, draining calls"),
-        () = proxy_thread.done.notified() => anyhow::bail!("the proxy thread ended unexpectedly"),
+        () = proxy_thread.done.cancelled() => anyhow::bail!("the proxy thread ended unexpectedly"),
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
 
@@ -115,12 +116,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     shutdown.release();
     // Stage two: what is still under way after the drain ends with UNAVAILABLE.
     tokio::select! {
-        () = proxy_thread.done.notified() => {}
+        () = proxy_thread.done.cancelled() => {}
         () = tokio::time::sleep(config.drain_max) => tracing::info!("drain time is over, ending what is left"),
         name = signals.next() => tracing::info!(signal = name, "second signal, ending at once"),
     }
     shutdown.end();
-    if tokio::time::timeout(LAST_WORDS, proxy_thread.done.notified()).await.is_err() {
+    if tokio::time::timeout(LAST_WORDS, proxy_thread.done.cancelled()).await.is_err() {
         tracing::debug!("some clients did not take their last replies");
     }
     tracing::info!("stopped");
@@ -161,8 +162,8 @@ async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {
 #[derive(Debug)]
 struct ProxyThread {
     handle: tokio::runtime::Handle,
-    /// Notified when the proxy has nothing left to do.
-    done: Arc<tokio::sync::Notify>,
+    /// Cancelled when the proxy has nothing left to do.
+    done: CancellationToken,
 }
 
 /// The signals that end crisp.
@@ -189,15 +190,16 @@ impl ProxyThread {
             UnixListener::from_std(listener).context("cannot use the listening socket")?
         };
         let handle = runtime.handle().clone();
-        let done = Arc::new(tokio::sync::Notify::new());
-        let notify = done.clone();
+        let done = CancellationToken::new();
+        // Dropped with the thread's closure, so that a panic is noticed too.
+        let guard = done.clone().drop_guard();
         std::thread::Builder::new()
             .name("crisp-proxy".into())
             .spawn(move || {
                 let usage = proxy.usage.clone();
                 runtime.spawn(async move { usage.report(usage::PATIENCE).await });
                 runtime.block_on(proxy::serve(listener, proxy, shutdown));
-                notify.notify_one();
+                drop(guard);
             })
             .context("cannot start the proxy's thread")?;
         Ok(Self { handle, done })
