@@ -41,11 +41,13 @@ async fn calls_fail_at_once_and_then_go_on_over_the_same_connection() {
     assert!(began.elapsed() < Duration::from_secs(5), "the waiting call hung for {:?}", began.elapsed());
     for _ in 0..20 {
         let began = Instant::now();
-        let refused = cri.runtime.version(VersionRequest::default()).await.expect_err("no runtime, no answer");
+        let refused =
+            cri.runtime.version(VersionRequest::default()).await.expect_err("no runtime, no answer");
         assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
         assert!(refused.message().contains("containerd.sock"), "the message names the endpoint: {refused:?}");
         assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
-        let refused = cri.images.list_images(ListImagesRequest::default()).await.expect_err("no images either");
+        let refused =
+            cri.images.list_images(ListImagesRequest::default()).await.expect_err("no images either");
         assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
     }
     assert!(process::is_alive(pid), "the container goes on without containerd");

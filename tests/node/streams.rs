@@ -42,10 +42,16 @@ pub(crate) async fn attach(url: &str, input: &str, expected: &str) -> Received {
 pub(crate) async fn http_get_through(url: &str, port: u16) -> String {
     let mut session = Session::open(&format!("{url}?port={port}")).await;
     session.send(PORT_DATA, "GET / HTTP/1.0\r\n\r\n").await;
-    let received = session.receive_until(|received| received.values().any(|text| text.contains("</h1>"))).await;
+    let received =
+        session.receive_until(|received| received.values().any(|text| text.contains("</h1>"))).await;
     // The runtime opens each channel with the port's number in two bytes.
     let answer = received.get(&PORT_DATA).map(|text| text.chars().skip(2).collect::<String>());
-    answer.expect("an answer").lines().filter(|line| !line.starts_with("Date:")).collect::<Vec<_>>().join("\n")
+    answer
+        .expect("an answer")
+        .lines()
+        .filter(|line| !line.starts_with("Date:"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 impl Session {
@@ -54,7 +60,8 @@ impl Session {
         let mut request = url.into_client_request().expect("a request");
         let protocol = HeaderValue::from_static("v4.channel.k8s.io");
         request.headers_mut().insert("Sec-WebSocket-Protocol", protocol);
-        let (socket, _) = timeout(LIMIT, connect_async(request)).await.expect("in time").expect("a WebSocket");
+        let (socket, _) =
+            timeout(LIMIT, connect_async(request)).await.expect("in time").expect("a WebSocket");
         Self(socket)
     }
 

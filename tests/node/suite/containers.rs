@@ -44,7 +44,8 @@ pub(super) async fn start(run: &mut Run, pod: &str) -> String {
     let sandbox = pods::config(&run.name, &run.logs.path().display().to_string());
     let Run { cri, transcript, .. } = run;
     let request = create_request(pod, sandbox, &image);
-    let id = transcript.ok("CreateContainer", cri.runtime.create_container(request.clone()).await).container_id;
+    let id =
+        transcript.ok("CreateContainer", cri.runtime.create_container(request.clone()).await).container_id;
     transcript.mask("container", &id);
     let taken = cri.runtime.create_container(request).await.expect_err("the name is taken");
     // The message holds an ID that was drawn for the refused container and is known nowhere else.
@@ -71,7 +72,9 @@ pub(super) async fn exec_attach_and_logs(run: &mut Run, id: &str) {
     };
     let request = sh("echo \"$GREETING from $(pwd) on $(hostname)\"; echo oops >&2; exit 5", 10);
     transcript.ok("ExecSync", cri.runtime.exec_sync(request).await);
-    transcript.ok("ExecSync, 1 MiB", cri.runtime.exec_sync(sh("head -c 1048576 /dev/zero | tr '\\0' x", 10)).await);
+    let large = sh("head -c 1048576 /dev/zero | tr '\\0' x", 10);
+    let large = cri.runtime.exec_sync(large).await.expect("ExecSync").into_inner().stdout;
+    transcript.note("ExecSync, 1 MiB", (large.len(), large.iter().all(|byte| *byte == b'x')));
     transcript.err("ExecSync, too slow", cri.runtime.exec_sync(sh("sleep 30", 1)).await);
 
     let cmd = ["sh", "-c", "read -r line; echo \"heard $line\"; echo oops >&2; exit 3"];
@@ -96,7 +99,8 @@ pub(super) async fn exec_attach_and_logs(run: &mut Run, id: &str) {
         fs::read_to_string(&log).ok().filter(|log| log.contains("got another word"))
     });
     // Each line begins with its time. The two outputs are not ordered against each other.
-    let mut lines: Vec<_> = written.lines().filter_map(|line| line.split_once(' ')).map(|(_, rest)| rest).collect();
+    let mut lines: Vec<_> =
+        written.lines().filter_map(|line| line.split_once(' ')).map(|(_, rest)| rest).collect();
     lines.sort_unstable();
     transcript.note("the log on disk", lines);
     fs::rename(&log, logs.join("main.log.1")).expect("rotate the log");

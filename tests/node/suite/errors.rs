@@ -2,10 +2,10 @@
 
 use k8s_cri::v1::{
     AttachRequest, CheckpointContainerRequest, ContainerStatsRequest, ContainerStatusRequest, ExecRequest,
-    ExecSyncRequest, ImageSpec, ImageStatusRequest, ListMetricDescriptorsRequest, ListPodSandboxMetricsRequest,
-    PodSandboxStatusRequest, PortForwardRequest, RemoveContainerRequest, RemovePodSandboxRequest,
-    ReopenContainerLogRequest, RunPodSandboxRequest, StartContainerRequest, StopContainerRequest,
-    StopPodSandboxRequest, UpdateContainerResourcesRequest,
+    ExecSyncRequest, ImageSpec, ImageStatusRequest, ListMetricDescriptorsRequest,
+    ListPodSandboxMetricsRequest, PodSandboxStatusRequest, PortForwardRequest, RemoveContainerRequest,
+    RemovePodSandboxRequest, ReopenContainerLogRequest, RunPodSandboxRequest, StartContainerRequest,
+    StopContainerRequest, StopPodSandboxRequest, UpdateContainerResourcesRequest,
 };
 
 use super::{Run, containers, pods};
@@ -28,14 +28,16 @@ pub(super) async fn of_unknown_things(run: &mut Run, pod: &str) {
     t.err("ContainerStats of nothing", c.container_stats(request).await);
     let request = ReopenContainerLogRequest { container_id: container_id.clone() };
     t.err("ReopenContainerLog of nothing", c.reopen_container_log(request).await);
-    let request = UpdateContainerResourcesRequest { container_id: container_id.clone(), ..Default::default() };
+    let request =
+        UpdateContainerResourcesRequest { container_id: container_id.clone(), ..Default::default() };
     t.err("UpdateContainerResources of nothing", c.update_container_resources(request).await);
     let request =
         ExecSyncRequest { container_id: container_id.clone(), cmd: vec!["true".to_owned()], timeout: 1 };
     t.err("ExecSync in nothing", c.exec_sync(request).await);
     let request = ExecRequest { container_id: container_id.clone(), stdout: true, ..ExecRequest::default() };
     t.err("Exec in nothing", c.exec(request).await);
-    let request = AttachRequest { container_id: container_id.clone(), stdout: true, ..AttachRequest::default() };
+    let request =
+        AttachRequest { container_id: container_id.clone(), stdout: true, ..AttachRequest::default() };
     t.err("Attach to nothing", c.attach(request).await);
     let request = CheckpointContainerRequest { container_id, ..CheckpointContainerRequest::default() };
     t.err("CheckpointContainer of nothing", c.checkpoint_container(request).await);
@@ -72,6 +74,7 @@ async fn invalid_creations(run: &mut Run, pod: &str) {
     if let Some(metadata) = sandbox.metadata.as_mut() {
         metadata.name.push_str("-handler");
     }
-    let request = RunPodSandboxRequest { config: Some(sandbox), runtime_handler: "no-such-handler".to_owned() };
+    let request =
+        RunPodSandboxRequest { config: Some(sandbox), runtime_handler: "no-such-handler".to_owned() };
     t.err("RunPodSandbox with an unknown handler", cri.runtime.run_pod_sandbox(request).await);
 }

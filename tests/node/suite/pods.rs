@@ -40,7 +40,8 @@ pub(super) async fn start(run: &mut Run) -> String {
     let config = config(&run.name, &run.logs.path().display().to_string());
     let Run { cri, transcript, .. } = run;
     let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
-    let pod = transcript.ok("RunPodSandbox", cri.runtime.run_pod_sandbox(request.clone()).await).pod_sandbox_id;
+    let pod =
+        transcript.ok("RunPodSandbox", cri.runtime.run_pod_sandbox(request.clone()).await).pod_sandbox_id;
     transcript.mask("pod", &pod);
     transcript.err("RunPodSandbox, name taken", cri.runtime.run_pod_sandbox(request).await);
     let request = PodSandboxStatusRequest { pod_sandbox_id: pod.clone(), verbose: false };
@@ -69,7 +70,8 @@ pub(super) async fn port_forward(run: &mut Run, pod: &str) {
         }),
         sandbox_config: Some(config(&run.name, &run.logs.path().display().to_string())),
     };
-    let container = transcript.ok("CreateContainer, web", cri.runtime.create_container(request).await).container_id;
+    let container =
+        transcript.ok("CreateContainer, web", cri.runtime.create_container(request).await).container_id;
     transcript.mask("web", &container);
     let request = StartContainerRequest { container_id: container.clone() };
     transcript.ok("StartContainer, web", cri.runtime.start_container(request).await);

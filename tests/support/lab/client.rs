@@ -9,7 +9,8 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
-    ContainerStatusRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    ContainerStatusRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
+    VersionRequest, VersionResponse,
 };
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -75,7 +76,8 @@ pub(crate) fn remove_pods(socket: &Path) {
         let removals = pods.into_inner().items.into_iter().map(|pod| {
             let mut runtime = cri.runtime.clone();
             async move {
-                let _ = runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: pod.id.clone() }).await;
+                let _ =
+                    runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: pod.id.clone() }).await;
                 let _ = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod.id }).await;
             }
         });

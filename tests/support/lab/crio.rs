@@ -39,8 +39,14 @@ impl Crio {
         network.write_cni(&scratch.join("cni"), false);
         let table = HostPortTable::add(&network.bridge());
         write_config(&scratch, &registry.address);
-        let mut crio =
-            Self { socket: scratch.join("crio.sock"), process: None, registry, table, _network: network, scratch };
+        let mut crio = Self {
+            socket: scratch.join("crio.sock"),
+            process: None,
+            registry,
+            table,
+            _network: network,
+            scratch,
+        };
         crio.restart();
         crio
     }
@@ -114,9 +120,8 @@ fn write_config(scratch: &Scratch, registry: &str) {
     let mut registries =
         "short-name-mode = \"disabled\"\nunqualified-search-registries = [\"docker.io\"]\n".to_owned();
     for prefix in containerd::MIRRORED.into_iter().chain(["docker.io/library", registry]) {
-        registries += &format!(
-            "[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{registry}\"\ninsecure = true\n"
-        );
+        registries +=
+            &format!("[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{registry}\"\ninsecure = true\n");
     }
     scratch.write("registries.conf", &registries);
     let wrapper = write_wrapper(scratch);

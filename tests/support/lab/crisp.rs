@@ -71,5 +71,6 @@ impl Crisp {
 
 /// The binary under test: the one that cargo built beside the tests, or another that `CRISP_BIN` names.
 fn binary() -> PathBuf {
-    std::env::var_os("CRISP_BIN").map_or_else(|| Path::new(env!("CARGO_BIN_EXE_crisp")).to_owned(), PathBuf::from)
+    std::env::var_os("CRISP_BIN")
+        .map_or_else(|| Path::new(env!("CARGO_BIN_EXE_crisp")).to_owned(), PathBuf::from)
 }

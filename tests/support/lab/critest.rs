@@ -103,8 +103,11 @@ fn read(report: &Path) -> Report {
     });
     let outcomes = specs.map(|spec| {
         let parents = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
-        let name: Vec<_> =
-            parents.chain([&spec["LeafNodeText"]]).filter_map(Value::as_str).filter(|s| !s.is_empty()).collect();
+        let name: Vec<_> = parents
+            .chain([&spec["LeafNodeText"]])
+            .filter_map(Value::as_str)
+            .filter(|s| !s.is_empty())
+            .collect();
         let outcome = match spec["State"].as_str() {
             Some("passed") => Outcome::Passed,
             Some("skipped" | "pending") => Outcome::Skipped,

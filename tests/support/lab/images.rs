@@ -1,9 +1,9 @@
 //! Small images that stand in for the ones critest and kubelets ask for, built once per version of their recipe.
 
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::fs::{self, File};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -22,7 +22,8 @@ pub(crate) fn storage() -> PathBuf {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let done = cache.join(format!("images-{:016x}", key.finish()));
     // Several test programs may want the images at once: one builds, the others wait.
-    let lock = File::options().create(true).append(true).open(cache.join("images.lock")).expect("open the lock");
+    let lock =
+        File::options().create(true).append(true).open(cache.join("images.lock")).expect("open the lock");
     flock(&lock, FlockOperation::LockExclusive).expect("lock the images");
     if !done.is_dir() {
         let fresh = tempfile::tempdir_in(cache).expect("make a folder");

@@ -77,15 +77,16 @@ impl Kubelet {
         let running = wait::try_until(limit, || self.running(name));
         running.unwrap_or_else(|| {
             let state = self.pods().map(|pods| pods.to_string());
-            panic!("pod {name} does not run within {limit:?}; the kubelet says {state:?}\n{}", self.process.log_tail())
+            panic!(
+                "pod {name} does not run within {limit:?}; the kubelet says {state:?}\n{}",
+                self.process.log_tail()
+            )
         })
     }
 
     /// Waits until the kubelet no longer knows the pod.
     pub(crate) fn wait_gone(&self, name: &str, limit: Duration) {
-        wait::until("the pod goes", limit, || {
-            self.pods().filter(|pods| find(pods, name).is_none())
-        });
+        wait::until("the pod goes", limit, || self.pods().filter(|pods| find(pods, name).is_none()));
     }
 
     /// The pod's container, if the kubelet now reports it running and ready.

@@ -12,6 +12,7 @@ pub(crate) mod critest;
 pub(crate) mod images;
 pub(crate) mod kubelet;
 pub(crate) mod network;
+pub(crate) mod node;
 pub(crate) mod parts;
 pub(crate) mod process;
 pub(crate) mod registry;

@@ -20,7 +20,8 @@ impl Network {
     pub(crate) fn claim() -> Self {
         let dir = std::env::temp_dir();
         for number in 1..=250_u8 {
-            let lock = File::options().create(true).append(true).open(dir.join(format!(".crisp-subnet-{number}")));
+            let lock =
+                File::options().create(true).append(true).open(dir.join(format!(".crisp-subnet-{number}")));
             let lock = lock.expect("open the subnet's lock");
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;

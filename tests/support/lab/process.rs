@@ -90,7 +90,12 @@ pub(crate) fn run(command: &mut Command) -> String {
 
 /// Runs a command whose failure does not matter, as for removing what may not be there.
 pub(crate) fn run_quietly(program: &str, args: &[&str]) {
-    let _ = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let _ = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
 }
 
 /// Ends processes that are not children of ours, by their ids.
@@ -105,9 +110,8 @@ pub(crate) fn kill_all(pids: &[u32]) {
 
 /// Whether a process runs; one that has ended and only waits for its parent does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-    })
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
 }
 
 /// The processes whose command line contains `text`, which has to be as unique as a temporary folder's name.
