@@ -1,1 +1,11 @@
-//! tests
+//! critest, crictl and kubelets through crisp, on real runtimes. `make e2e` runs the subset that CI has time for,
+//! `make e2e-all` also the tests that are marked as ignored.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test may fail at any point, and says why")]
+
+mod conformance;
+mod crictl;
+#[path = "../support/lab/mod.rs"]
+#[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
+mod lab;
+mod pods;
+mod report;

@@ -1,1 +1,11 @@
-//! tests
+//! crisp in front of the machine's containerd: what a client sees is what it sees without crisp.
+#![expect(clippy::expect_used, clippy::panic, reason = "a test may fail at any point, and says why")]
+
+#[path = "../support/lab/mod.rs"]
+#[expect(dead_code, reason = "the part that runs nodes is shared with e2e, which uses more of it")]
+mod lab;
+mod outage;
+mod parity;
+mod streams;
+mod suite;
+mod transcript;

@@ -1,0 +1,53 @@
+# Every target sets up what it needs by itself: there is no order to know. `make` alone prints this list.
+
+# A protoc that tests/setup.sh fetched for a machine without one; see there.
+export PATH := $(CURDIR)/$(or $(CARGO_TARGET_DIR),target)/protoc/bin:$(PATH)
+
+CI_PEERS  := cri-tools-1.36.0 containerd-2.4.2 kubelet-1.36.3
+ALL_PEERS := $(CI_PEERS) containerd-1.7.30 kubelet-1.31.0 kubelet-1.37.0 runc-1.4.0 crio-1.36.3
+
+.PHONY: help setup build demo test lint bench e2e e2e-all peers
+
+help: ## Print the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup: ## Install everything that any target needs (each does so for itself)
+	@tests/setup.sh
+
+build: ## Build the release binary, target/release/crisp
+	@tests/setup.sh build
+	cargo build --release
+
+demo: ## Try crisp with nothing installed but Rust (KEEP=1 leaves it running)
+	@tests/setup.sh build
+	@cargo build --quiet --bin crisp
+	@KEEP=$(KEEP) cargo run --quiet --example demo
+
+test: ## Unit tests, the fake runtime, and a real containerd (quick; parts that cannot run are listed as skipped)
+	@tests/setup.sh build test
+	@tests/with-skips.sh cargo test --quiet --lib --bins --test quick --test node
+
+lint: ## Formatting, clippy, and the rules on dependencies
+	@tests/setup.sh build lint
+	cargo fmt --check
+	cargo clippy --quiet --all-targets -- -D warnings
+	@# Advisories are left out: their database is a network service of its own.
+	cargo deny --log-level warn check bans licenses sources
+
+bench: ## Measure crisp beside a direct connection and nginx
+	@tests/setup.sh build bench
+	cargo bench
+
+e2e: ## critest, crictl and a kubelet through crisp: the subset that CI runs
+	@tests/setup.sh build e2e
+	@tests/peers/build.sh $(CI_PEERS)
+	@tests/with-skips.sh cargo test --quiet --test e2e -- --nocapture
+
+e2e-all: ## The same on every supported containerd, CRI-O and kubelet
+	@tests/setup.sh build e2e
+	@tests/peers/build.sh $(ALL_PEERS)
+	@tests/with-skips.sh cargo test --quiet --test e2e -- --nocapture --include-ignored
+
+peers: ## Build the programs of e2e without running it (ALL=1: those of e2e-all)
+	@tests/setup.sh e2e
+	@tests/peers/build.sh $(if $(ALL),$(ALL_PEERS),$(CI_PEERS))

@@ -1,0 +1,116 @@
+//! critest, directly and through crisp side by side: what passes directly passes through crisp.
+
+use std::fs::File;
+use std::thread;
+use std::time::Instant;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::lab::crisp::Crisp;
+use crate::lab::critest::{self, Outcome, Report, Specs};
+use crate::lab::node::Kind;
+use crate::lab::{client, parts};
+use crate::report;
+
+#[test]
+fn critest_on_containerd_2_4() {
+    compare("containerd 2.4", Kind::Containerd("containerd-2.4.2"));
+}
+
+#[test]
+#[ignore = "part of make e2e-all"]
+fn critest_on_containerd_1_7() {
+    compare("containerd 1.7", Kind::Containerd("containerd-1.7.30"));
+}
+
+#[test]
+#[ignore = "part of make e2e-all"]
+fn critest_on_containerd_1_6() {
+    compare("containerd 1.6", Kind::MachineContainerd);
+}
+
+#[test]
+#[ignore = "part of make e2e-all"]
+fn critest_on_crio() {
+    compare("CRI-O 1.36", Kind::Crio);
+}
+
+/// Specs that use ports of the machine itself, always the same ones: no two runs may be in them at the same time.
+const MACHINE_PORTS: &str = "HostNetwork|host network|port mapping|portforward";
+
+/// A spec that fails for want of something on a broken node would fail both ways: fewer passes than this directly
+/// mean that the comparison says nothing.
+const FEWEST_PASSES: usize = 70;
+
+fn compare(name: &str, kind: Kind) {
+    if let Some(reason) = kind.missing(&[]) {
+        return parts::skip(&format!("critest: {name}"), &reason);
+    }
+    let began = Instant::now();
+    // Two nodes at the same time: critest mostly waits.
+    let (plain, behind) = (kind.start(), kind.start());
+    let crisp = Crisp::start(&behind.endpoint());
+    let version = client::version(plain.socket()).expect("the runtime's version");
+    let version = format!("{} {}", version.runtime_name, version.runtime_version);
+    let (plain, proxied) = (plain.endpoint(), crisp.endpoint());
+
+    let most = Specs::AllBut(MACHINE_PORTS.to_owned());
+    let (mut direct, mut through) = thread::scope(|scope| {
+        let direct = scope.spawn(|| critest::run(&plain, &most));
+        let through = scope.spawn(|| critest::run(&proxied, &most));
+        (direct.join().expect("the direct run"), through.join().expect("the run through crisp"))
+    });
+    {
+        let _alone = lock_machine_ports();
+        let rest = Specs::Only(MACHINE_PORTS.to_owned());
+        direct.merge(critest::run(&plain, &rest));
+        through.merge(critest::run(&proxied, &rest));
+    }
+    let (lost, flaky) = judge(&direct, &mut through, &plain, &proxied);
+
+    report::add_critest(&version, &direct, &through, &lost, &flaky, began.elapsed());
+    assert!(
+        direct.count(Outcome::Passed) >= FEWEST_PASSES,
+        "critest hardly passes directly: the node is broken"
+    );
+    assert!(
+        lost.is_empty(),
+        "{version}: passes directly, but not through crisp: {lost:#?}\n{}",
+        crisp.log_tail()
+    );
+}
+
+/// Runs each spec that differs alone, both ways, before it counts as lost: some are flaky on a loaded machine.
+/// Returns the lost ones and the ones that differed only at first.
+fn judge(direct: &Report, through: &mut Report, plain: &str, proxied: &str) -> (Vec<String>, Vec<String>) {
+    let differing: Vec<String> = direct
+        .specs
+        .iter()
+        .filter(|(name, outcome)| **outcome == Outcome::Passed && !through.passed(name))
+        .map(|(name, _)| name.clone())
+        .collect();
+    let (mut lost, mut flaky) = (Vec::new(), Vec::new());
+    let _alone = lock_machine_ports();
+    for name in differing {
+        let alone = Specs::one(&name);
+        let again = critest::run(proxied, &alone);
+        // A spec that now fails directly too does not depend on crisp.
+        if again.passed(&name) {
+            through.merge(again);
+            flaky.push(name);
+        } else if critest::run(plain, &alone).passed(&name) {
+            lost.push(name);
+        } else {
+            flaky.push(name);
+        }
+    }
+    (lost, flaky)
+}
+
+/// Held by whoever uses the machine's own ports, in this program or in another.
+fn lock_machine_ports() -> File {
+    let path = std::env::temp_dir().join(".crisp-machine-ports");
+    let file = File::options().create(true).append(true).open(path).expect("open the lock");
+    flock(&file, FlockOperation::LockExclusive).expect("lock the machine's ports");
+    file
+}

@@ -1,0 +1,102 @@
+//! CRI clients over a unix socket.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use k8s_cri::v1::image_service_client::ImageServiceClient;
+use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use k8s_cri::v1::{
+    ContainerStatusRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
+    VersionRequest, VersionResponse,
+};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+/// Both services of one endpoint, each on a connection of its own as the kubelet has them.
+#[derive(Clone, Debug)]
+pub(crate) struct Cri {
+    pub(crate) runtime: RuntimeServiceClient<Channel>,
+    pub(crate) images: ImageServiceClient<Channel>,
+    dials: Arc<AtomicUsize>,
+}
+
+impl Cri {
+    /// Clients that connect with their first call.
+    pub(crate) fn new(socket: &Path) -> Self {
+        const LIMIT: usize = 16 << 20;
+        let dials = Arc::new(AtomicUsize::new(0));
+        let channel = || channel(socket, &dials);
+        Self {
+            runtime: RuntimeServiceClient::new(channel()).max_decoding_message_size(LIMIT),
+            images: ImageServiceClient::new(channel()).max_decoding_message_size(LIMIT),
+            dials,
+        }
+    }
+
+    /// How often one of the two has connected so far.
+    pub(crate) fn dials(&self) -> usize {
+        self.dials.load(Ordering::Relaxed)
+    }
+}
+
+fn channel(socket: &Path, dials: &Arc<AtomicUsize>) -> Channel {
+    let (socket, dials): (PathBuf, _) = (socket.to_owned(), Arc::clone(dials));
+    let connect = move |_: Uri| {
+        dials.fetch_add(1, Ordering::Relaxed);
+        let socket = socket.clone();
+        async move { Ok::<_, std::io::Error>(TokioIo::new(UnixStream::connect(socket).await?)) }
+    };
+    Endpoint::from_static("http://localhost").connect_with_connector_lazy(tower::service_fn(connect))
+}
+
+/// The runtime's version, from code that is not asynchronous; nothing when it does not answer.
+pub(crate) fn version(socket: &Path) -> Option<VersionResponse> {
+    blocking(socket, Duration::from_secs(2), |mut cri| async move {
+        Some(cri.runtime.version(VersionRequest::default()).await.ok()?.into_inner())
+    })
+}
+
+/// The process of a running container, as the runtime tells it.
+pub(crate) fn container_pid(socket: &Path, container_id: &str) -> Option<u32> {
+    let request = ContainerStatusRequest { container_id: container_id.to_owned(), verbose: true };
+    let info = blocking(socket, Duration::from_secs(10), |mut cri| async move {
+        cri.runtime.container_status(request).await.ok()?.into_inner().info.remove("info")
+    })?;
+    let info: serde_json::Value = serde_json::from_str(&info).ok()?;
+    info["pid"].as_u64()?.try_into().ok()
+}
+
+/// Stops and removes all pods, as far as the runtime still does so.
+pub(crate) fn remove_pods(socket: &Path) {
+    blocking(socket, Duration::from_secs(30), |cri| async move {
+        let pods = cri.clone().runtime.list_pod_sandbox(ListPodSandboxRequest::default()).await.ok()?;
+        let removals = pods.into_inner().items.into_iter().map(|pod| {
+            let mut runtime = cri.runtime.clone();
+            async move {
+                let _ =
+                    runtime.stop_pod_sandbox(StopPodSandboxRequest { pod_sandbox_id: pod.id.clone() }).await;
+                let _ = runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id: pod.id }).await;
+            }
+        });
+        futures_util::future::join_all(removals).await;
+        Some(())
+    });
+}
+
+/// Runs calls on a thread and a runtime of their own: the caller may itself be inside of one.
+fn blocking<T, F>(socket: &Path, limit: Duration, calls: impl FnOnce(Cri) -> F + Send) -> Option<T>
+where
+    T: Send,
+    F: Future<Output = Option<T>>,
+{
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            tokio::time::timeout(limit, async { calls(Cri::new(socket)).await }).await.ok().flatten()
+        })
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().expect("the calls do not panic"))
+}

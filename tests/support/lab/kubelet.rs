@@ -1,0 +1,176 @@
+//! A stand-alone kubelet that runs static pods.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::network::free_port;
+use super::parts::peer_dir;
+use super::process::Process;
+use super::registry::http_get;
+use super::scratch::Scratch;
+use super::wait;
+
+#[derive(Debug)]
+pub(crate) struct Kubelet {
+    process: Process,
+    /// Address of the read-only HTTP server, which tells the state of the pods.
+    address: String,
+    scratch: Scratch,
+}
+
+/// What the kubelet reports of a pod's only container.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Running {
+    pub(crate) container: String,
+    pub(crate) restarts: u64,
+}
+
+impl Kubelet {
+    /// Starts the kubelet of a Go peer. `images` is set when only the image service goes through crisp.
+    pub(crate) fn start(peer: &str, runtime: &str, images: Option<&str>) -> Self {
+        let scratch = Scratch::new();
+        fs::create_dir_all(scratch.join("manifests")).expect("make a folder");
+        let read_only = free_port();
+        let config = config(&scratch, runtime, images.unwrap_or(runtime), read_only);
+        let config = scratch.write("config.json", &config.to_string());
+        let mut command = Command::new(peer_dir(peer).join("kubelet"));
+        command.arg("--config").arg(config).arg("--root-dir").arg(scratch.join("root"));
+        command.arg("--cert-dir").arg(scratch.join("pki")).arg("--hostname-override=crisp-node").arg("--v=2");
+        let process = Process::start(peer, command, &scratch.join("kubelet.log"));
+        let mut kubelet = Self { process, address: format!("127.0.0.1:{read_only}"), scratch };
+        let ready = wait::try_until(Duration::from_secs(60), || match kubelet.process.ended() {
+            Some(_) => Some(false),
+            None => kubelet.pods().map(|_| true),
+        });
+        assert!(ready == Some(true), "{peer} does not start\n{}", kubelet.process.log_tail());
+        kubelet
+    }
+
+    /// Gives the kubelet a pod to run: one container that does nothing for long.
+    pub(crate) fn add_pod(&self, name: &str, image: &str) {
+        let script = "trap 'exit 0' TERM; while true; do sleep 1; done";
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "terminationGracePeriodSeconds": 2,
+                "containers": [{
+                    "name": "main", "image": image, "imagePullPolicy": "Always", "command": ["sh", "-c", script],
+                    "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 2, "timeoutSeconds": 10},
+                }],
+            },
+        });
+        // By rename: the kubelet watches the folder and must not see half of a file.
+        let fresh = self.scratch.write(&format!("{name}.json"), &pod.to_string());
+        fs::rename(fresh, self.manifest(name)).expect("place the manifest");
+    }
+
+    pub(crate) fn remove_pod(&self, name: &str) {
+        fs::remove_file(self.manifest(name)).expect("remove the manifest");
+    }
+
+    /// Waits until the pod's container runs and passes its exec probe.
+    pub(crate) fn wait_running(&mut self, name: &str, limit: Duration) -> Running {
+        let running = wait::try_until(limit, || self.running(name));
+        running.unwrap_or_else(|| {
+            let state = self.pods().map(|pods| pods.to_string());
+            panic!(
+                "pod {name} does not run within {limit:?}; the kubelet says {state:?}\n{}",
+                self.process.log_tail()
+            )
+        })
+    }
+
+    /// Waits until the kubelet no longer knows the pod.
+    pub(crate) fn wait_gone(&self, name: &str, limit: Duration) {
+        wait::until("the pod goes", limit, || self.pods().filter(|pods| find(pods, name).is_none()));
+    }
+
+    /// The pod's container, if the kubelet now reports it running and ready.
+    pub(crate) fn running(&self, name: &str) -> Option<Running> {
+        let pods = self.pods()?;
+        let container = &find(&pods, name)?["status"]["containerStatuses"][0];
+        let _ready = container["ready"].as_bool().filter(|ready| *ready)?;
+        container["state"]["running"].as_object()?;
+        let id = container["containerID"].as_str()?;
+        Some(Running {
+            container: id.split_once("://").map_or(id, |(_, id)| id).to_owned(),
+            restarts: container["restartCount"].as_u64()?,
+        })
+    }
+
+    /// The kubelet's log so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.join("kubelet.log")).unwrap_or_default()
+    }
+
+    fn pods(&self) -> Option<Value> {
+        let (status, body) = http_get(&self.address, "/pods")?;
+        (status == 200).then(|| serde_json::from_str(&body).ok())?
+    }
+
+    fn manifest(&self, name: &str) -> std::path::PathBuf {
+        self.scratch.join("manifests").join(format!("{name}.json"))
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        self.process.stop();
+        remove_log_links(self.scratch.path());
+    }
+}
+
+/// A pod by its name: the kubelet adds the node's name to that of a static pod.
+fn find<'a>(pods: &'a Value, name: &str) -> Option<&'a Value> {
+    pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-crisp-node"))
+}
+
+/// Kubelets keep links to container logs in one folder of the machine; those to ours would dangle.
+fn remove_log_links(dir: &Path) {
+    let Ok(links) = fs::read_dir("/var/log/containers") else { return };
+    for link in links.flatten() {
+        if fs::read_link(link.path()).is_ok_and(|target| target.starts_with(dir)) {
+            let _ = fs::remove_file(link.path());
+        }
+    }
+}
+
+fn config(scratch: &Scratch, runtime: &str, images: &str, read_only: u16) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": runtime,
+        "imageServiceEndpoint": images,
+        "staticPodPath": scratch.join("manifests"),
+        "podLogsDir": scratch.join("logs"),
+        "volumePluginDir": scratch.join("plugins"),
+        "address": "127.0.0.1",
+        "port": free_port(),
+        "healthzPort": free_port(),
+        "readOnlyPort": read_only,
+        "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        // Several kubelets may run at once. Each would take the other's pods for orphans if they shared one tree of
+        // control groups, so they keep none.
+        "cgroupsPerQOS": false,
+        "enforceNodeAllocatable": [],
+        "cgroupDriver": "cgroupfs",
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "oomScoreAdj": 0,
+        "makeIPTablesUtilChains": false,
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 99,
+        // Otherwise the kubelet itself puts pulls in a row and crisp never sees two at once.
+        "serializeImagePulls": false,
+        "registryPullQPS": 0,
+        "resolvConf": "",
+        "fileCheckFrequency": "1s",
+        "syncFrequency": "5s",
+        "nodeStatusUpdateFrequency": "5s",
+    })
+}

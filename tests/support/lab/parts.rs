@@ -1,0 +1,60 @@
+//! What this machine has of the parts that tests need, and how a test says that it cannot run.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Notes that `part` cannot run here and why; the caller then returns. With `CI=true` that is a failure.
+pub(crate) fn skip(part: &str, reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{part} cannot run here: {reason}");
+    eprintln!("skipped {part}: {reason}");
+    if let Some(path) = std::env::var_os("CRISP_SKIPS") {
+        let mut file = File::options().create(true).append(true).open(path).expect("open CRISP_SKIPS");
+        writeln!(file, "{part}\t{reason}").expect("write to CRISP_SKIPS");
+    }
+}
+
+/// The reason why a private containerd cannot run here, if there is one.
+pub(crate) fn missing_for_node() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    let mut missing: Vec<&str> =
+        ["containerd", "runc", "docker-registry", "umoci", "skopeo", "busybox", "ip", "umount", "iptables"]
+            .into_iter()
+            .filter(|program| find(program).is_none())
+            .collect();
+    if cni_bin_dir().is_none() {
+        missing.push("CNI plugins");
+    }
+    (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+}
+
+/// The same for the programs of one or more Go peers, which `make e2e` builds.
+pub(crate) fn missing_for_peers(peers: &[&str]) -> Option<String> {
+    missing_for_node().or_else(|| {
+        let missing: Vec<_> = peers.iter().copied().filter(|peer| !peer_dir(peer).is_dir()).collect();
+        (!missing.is_empty()).then(|| format!("not built: {}", missing.join(", ")))
+    })
+}
+
+/// The folder of a Go peer's programs, see tests/peers/build.sh.
+pub(crate) fn peer_dir(peer: &str) -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/peers/build.sh");
+    super::process::run(Command::new(script).args(["--where", peer])).trim_end().into()
+}
+
+/// Looks a program up on the PATH and in the folders of system programs.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Where the CNI plugins are: Debian's folder, or the customary one.
+pub(crate) fn cni_bin_dir() -> Option<&'static str> {
+    ["/usr/lib/cni", "/opt/cni/bin"].into_iter().find(|dir| Path::new(dir).join("bridge").exists())
+}
