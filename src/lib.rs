@@ -1,4 +1,26 @@
 //! crisp: a CRI proxy between the kubelet and the container runtime.
+//!
+//! # The life of a call
+//!
+//! ```text
+//! kubelet ──▶ proxy::listener ─▶ proxy::router ─┬─▶ passthrough ──────────────────────▶ upstream ──▶ runtime
+//!                                               └─▶ intercepted ─▶ intercept::Features ─▶ upstream
+//!                                                   read → plan (pure) → forward → observe
+//! ```
+//!
+//! 1. **Bytes by default.** The router looks at the HTTP/2 path only. What is not intercepted is forwarded as frames.
+//! 2. **Intercepted is bytes plus a view.** A message is collected once, decoded for reading only, and changed with a
+//!    [`wire::Patch`] that copies every untouched span verbatim. No change: the very same bytes go on.
+//! 3. **Fail open.** When a feature cannot do its part, the original goes on and a metric counts it, unless the
+//!    feature declares that passing on would be wrong.
+//!
+//! # Where things are
+//!
+//! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
+//! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
+//! patches protobuf; [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
+//!
+//! `proxy` uses `intercept`, which uses `cri` and `wire`; `wire`, `cri`, `error`, `config` and `metrics` are leaves.
 
 pub mod admin;
 pub mod app;
