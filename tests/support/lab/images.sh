@@ -18,6 +18,8 @@ busybox --list | grep -vx busybox | while read -r applet; do ln -s busybox "$roo
 cat > $root/usr/sbin/pgrep <<'PGREP'
 #!/bin/sh
 for process in /proc/[0-9]*; do
+  # A process that has ended and only waits for its parent has no command line.
+  grep -q . "$process/cmdline" 2> /dev/null || continue
   if [ "$(cat "$process/comm" 2> /dev/null)" = "$1" ]; then echo "${process#/proc/}"; found=yes; fi
 done
 [ -n "$found" ]
