@@ -34,14 +34,8 @@ impl Crio {
         network.write_cni(&scratch.join("cni"), false);
         open_host_ports(&network);
         write_config(&scratch, &registry.address);
-        let mut crio = Self {
-            socket: scratch.join("crio.sock"),
-            process: None,
-            registry,
-            table,
-            _network: network,
-            scratch,
-        };
+        let mut crio =
+            Self { socket: scratch.join("crio.sock"), process: None, registry, _network: network, scratch };
         crio.restart();
         crio
     }
