@@ -56,7 +56,7 @@ fn patch(edits: &[Edit]) -> Patch {
 }
 
 fn is_even(element: &[u8]) -> bool {
-    last(element, [SCALAR]).unwrap().and_then(|value| value.as_u64()).unwrap_or(0) % 2 == 0
+    last(element, [SCALAR]).unwrap().and_then(Value::as_u64).unwrap_or(0).is_multiple_of(2)
 }
 
 fn decode(message: &[u8]) -> Model {
