@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, prelude::*, sample};
 
 /// The schema of the random messages, as prost reads it.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -63,7 +63,12 @@ pub(super) fn message() -> impl Strategy<Value = Bytes> {
 
 /// Short strings, so that equal keys are frequent.
 pub(super) fn key() -> impl Strategy<Value = String> {
-    "[ab]{0,1}"
+    sample::select(&["", "a", "b"][..]).prop_map(str::to_owned)
+}
+
+/// Short texts, some of which begin alike.
+pub(super) fn text() -> impl Strategy<Value = String> {
+    sample::select(&["", "a", "b", "ab", "bca"][..]).prop_map(str::to_owned)
 }
 
 /// Small numbers, so that equal values are frequent, and big ones.
@@ -87,13 +92,13 @@ pub(super) fn varint(out: &mut Vec<u8>, mut value: u64, pad: usize) {
 }
 
 fn items() -> impl Strategy<Value = Vec<Item>> {
-    vec(item(leaf()), 0..4).prop_recursive(5, 48, 6, |inner| {
+    vec(item(leaf()), 0..5).prop_recursive(4, 64, 8, |inner| {
         let nested = prop_oneof![
             3 => inner.clone().prop_map(|items| (CHILD, Tree::Message(items))),
             2 => inner.clone().prop_map(|items| (ELEMENTS, Tree::Message(items))),
             1 => (unknown_number(), inner).prop_map(|(number, items)| (number, Tree::Group(items))),
         ];
-        vec(item(prop_oneof![leaf(), nested]), 0..7)
+        vec(item(prop_oneof![leaf(), nested]), 0..10)
     })
 }
 
@@ -103,17 +108,17 @@ fn item(field: impl Strategy<Value = (u32, Tree)>) -> impl Strategy<Value = Item
 }
 
 fn leaf() -> impl Strategy<Value = (u32, Tree)> {
-    let text = || "[a-c]{0,3}".prop_map(|text| Tree::Bytes(text.into_bytes()));
+    let text = || text().prop_map(|text| Tree::Bytes(text.into_bytes()));
     prop_oneof![
-        number().prop_map(|n| (SCALAR, Tree::Varint(n))),
-        text().prop_map(|t| (TEXT, t)),
-        text().prop_map(|t| (NAMES, t)),
-        entry().prop_map(|t| (MAP, t)),
-        number().prop_map(|n| (VARINTS, Tree::Varint(n))),
-        vec(number(), 0..4).prop_map(|n| (VARINTS, Tree::PackedVarints(n))),
-        (0..4u32).prop_map(|n| (FIXED, Tree::Fixed32(n))),
-        vec(0..4u32, 0..4).prop_map(|n| (FIXED, Tree::PackedFixed(n))),
-        unknown(),
+        3 => number().prop_map(|n| (SCALAR, Tree::Varint(n))),
+        2 => text().prop_map(|t| (TEXT, t)),
+        2 => text().prop_map(|t| (NAMES, t)),
+        4 => entry().prop_map(|t| (MAP, t)),
+        1 => number().prop_map(|n| (VARINTS, Tree::Varint(n))),
+        1 => vec(number(), 0..4).prop_map(|n| (VARINTS, Tree::PackedVarints(n))),
+        1 => (0..4u32).prop_map(|n| (FIXED, Tree::Fixed32(n))),
+        1 => vec(0..4u32, 0..4).prop_map(|n| (FIXED, Tree::PackedFixed(n))),
+        1 => unknown(),
     ]
 }
 

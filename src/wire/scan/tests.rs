@@ -99,7 +99,7 @@ fn the_last_value_of_a_map_key_counts() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn spans_make_up_the_message(message in prop_oneof![noise(), model::message().prop_map(Vec::from)]) {
