@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use tonic::{Response, Status};
 
 /// Times are never the same twice, but a zero stays: "not yet" is part of the answer.
-const TIMES: [&str; 4] = ["created_at", "started_at", "finished_at", "timestamp"];
+const TIMES: [&str; 3] = ["created_at", "started_at", "finished_at"];
 
-/// Statistics may be zero in one run and not in the next.
-const STATISTIC: &str = "value";
+/// Statistics, and the times of their collection, may be zero in one run and not in the next.
+const STATISTICS: [&str; 2] = ["value", "timestamp"];
 
 #[derive(Debug, Default)]
 pub(crate) struct Transcript {
@@ -85,7 +85,7 @@ fn mask_value(value: &mut Value, masks: &[(String, String)]) {
         Value::Object(fields) => {
             for (key, field) in fields {
                 let time = TIMES.contains(&key.as_str()) && field.as_i64() != Some(0);
-                if field.is_number() && (time || key == STATISTIC) {
+                if field.is_number() && (time || STATISTICS.contains(&key.as_str())) {
                     *field = json!("<number>");
                 } else {
                     mask_value(field, masks);

@@ -13,17 +13,31 @@ root=base/rootfs
 mkdir -p $root/{bin,tmp,etc,proc,sys,dev,var/www,root,home,usr/sbin}
 chmod 1777 $root/tmp
 cp "$(command -v busybox)" $root/bin/busybox
-busybox --list | grep -vx busybox | while read -r applet; do ln -sf busybox "$root/bin/$applet"; done
+busybox --list | grep -vx busybox | while read -r applet; do ln -s busybox "$root/bin/$applet"; done
+# Two programs that critest runs and Debian's busybox lacks.
+cat > $root/usr/sbin/pgrep <<'PGREP'
+#!/bin/sh
+for process in /proc/[0-9]*; do
+  # A process that has ended and only waits for its parent has no command line.
+  grep -q . "$process/cmdline" 2> /dev/null || continue
+  if [ "$(cat "$process/comm" 2> /dev/null)" = "$1" ]; then echo "${process#/proc/}"; found=yes; fi
+done
+[ -n "$found" ]
+PGREP
+printf '#!/bin/sh\ncat /proc/sysvipc/shm\n' > $root/usr/sbin/ipcs
+chmod +x $root/usr/sbin/{pgrep,ipcs}
 cat > $root/etc/passwd <<USERS
 root:x:0:0:root:/root:/bin/sh
 www-data:x:33:33:www-data:/var/www:/bin/sh
 default-user:x:1000:1000::/home:/bin/sh
+nobody:x:65534:65534:nobody:/home:/bin/sh
 USERS
 cat > $root/etc/group <<GROUPS
 root:x:0:
 www-data:x:33:
 default-user:x:1000:
 group-defined-in-image:x:50000:default-user
+nobody:x:65534:
 GROUPS
 umoci repack --image img:base base
 umoci config --image img:base --config.cmd sh --config.env PATH=/bin:/usr/sbin
@@ -58,16 +72,24 @@ variant $cri/test-image-user-uid-group:latest --config.user 1003:22
 variant $cri/test-image-user-username-group:latest --config.user www-data:100
 variant $cri/test-image-predefined-group:latest --config.user 1000
 
-# Web servers: busybox httpd, on the ports that the nginx images serve.
+# Web servers: busybox httpd, on the ports that the nginx images serve, below a process that looks like nginx.
 umoci unpack --image img:base web
-mkdir -p web/rootfs/www
+mkdir -p web/rootfs/www web/rootfs/var/run
 echo '<h1>Welcome to nginx!</h1>' > web/rootfs/www/index.html
-printf '#!/bin/sh\nexec httpd -f -p 80 -h /www\n' > web/rootfs/usr/sbin/nginx
+cat > web/rootfs/usr/sbin/nginx <<'NGINX'
+#!/bin/sh
+echo $$ > /var/run/nginx.pid
+echo "httpd on port ${PORT:-80}"
+trap 'kill $server; exit 0' TERM QUIT INT
+httpd -f -p "${PORT:-80}" -h /www &
+server=$!
+wait $server
+NGINX
 chmod +x web/rootfs/usr/sbin/nginx
 umoci repack --image img:web web
 serve() { # NAME PORT
-  umoci config --image img:web --tag "port$2" --config.env PATH=/bin:/usr/sbin \
-    --config.cmd httpd --config.cmd -f --config.cmd -p --config.cmd "$2" --config.cmd -h --config.cmd /www
+  umoci config --image img:web --tag "port$2" --config.env PATH=/bin:/usr/sbin --config.env PORT="$2" \
+    --config.cmd nginx --config.cmd 'master process'
   push "port$2" "$1"
 }
 serve e2e-test-images/nginx:1.14-2 80
