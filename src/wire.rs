@@ -29,6 +29,8 @@
 //! Go's decoder, and stays as it is. Setting one member of a `oneof` does not clear the others, paths do not lead into
 //! groups (those are copied verbatim), and the keys of maps are strings.
 
+#[cfg(test)]
+mod model;
 pub mod patch;
 pub mod scan;
 
