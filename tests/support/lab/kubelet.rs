@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::network::free_port;
+use super::network::free_ports;
 use super::parts::peer_dir;
 use super::process::Process;
 use super::registry::http_get;
@@ -34,8 +34,8 @@ impl Kubelet {
     pub(crate) fn start(peer: &str, runtime: &str, images: Option<&str>) -> Self {
         let scratch = Scratch::new();
         fs::create_dir_all(scratch.join("manifests")).expect("make a folder");
-        let read_only = free_port();
-        let config = config(&scratch, runtime, images.unwrap_or(runtime), read_only);
+        let ports @ [read_only, _, _] = free_ports();
+        let config = config(&scratch, runtime, images.unwrap_or(runtime), ports);
         let config = scratch.write("config.json", &config.to_string());
         let mut command = Command::new(peer_dir(peer).join("kubelet"));
         command.arg("--config").arg(config).arg("--root-dir").arg(scratch.join("root"));
@@ -139,7 +139,7 @@ fn remove_log_links(dir: &Path) {
     }
 }
 
-fn config(scratch: &Scratch, runtime: &str, images: &str, read_only: u16) -> Value {
+fn config(scratch: &Scratch, runtime: &str, images: &str, [read_only, port, healthz]: [u16; 3]) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -149,8 +149,8 @@ fn config(scratch: &Scratch, runtime: &str, images: &str, read_only: u16) -> Val
         "podLogsDir": scratch.join("logs"),
         "volumePluginDir": scratch.join("plugins"),
         "address": "127.0.0.1",
-        "port": free_port(),
-        "healthzPort": free_port(),
+        "port": port,
+        "healthzPort": healthz,
         "readOnlyPort": read_only,
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},

@@ -82,8 +82,8 @@ pub(crate) fn plugins() -> &'static str {
     cni_bin_dir().expect("CNI plugins")
 }
 
-/// A TCP port of the loopback interface that was free a moment ago.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("bind a loopback port");
-    listener.local_addr().expect("its address").port()
+/// TCP ports of the loopback interface that were free a moment ago, all different.
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("bind a loopback port"));
+    listeners.map(|listener| listener.local_addr().expect("its address").port())
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::network::free_port;
+use super::network::free_ports;
 use super::process::{Process, run};
 use super::scratch::Scratch;
 use super::wait::try_until;
@@ -51,7 +51,8 @@ impl Registry {
     fn serve(scratch: Scratch, storage: &Path) -> Self {
         // Another process may take the port before the registry does: then the next one is tried.
         for _ in 0..5 {
-            let address = format!("127.0.0.1:{}", free_port());
+            let [port] = free_ports();
+            let address = format!("127.0.0.1:{port}");
             let config = format!(
                 "version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\n\
                  storage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: {address}}}\n",
