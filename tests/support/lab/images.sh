@@ -53,9 +53,10 @@ variant() { # NAME OPTIONS...: the base image with another configuration, and so
 for name in busybox:1.35 library/busybox:1.35 library/busybox:also e2e-test-images/busybox:1.29-2 e2e-test-images/busybox:1.29-4; do
   push base $name
 done
-# The sandbox has to end on SIGTERM, or every pod takes its whole grace period to stop.
+# The sandbox has to end on SIGTERM, or every pod takes its whole grace period to stop. No sleep in it: critest looks
+# for one, and pods share process IDs unless told otherwise.
 for tag in 3.9 3.10 3.10.1; do
-  variant pause:$tag --config.cmd sh --config.cmd -c --config.cmd "trap 'exit 0' TERM INT; sleep 1000000 & wait"
+  variant pause:$tag --config.cmd sh --config.cmd -c --config.cmd "trap 'exit 0' TERM INT; tail -f /dev/null & wait"
 done
 
 cri=k8s-staging-cri-tools
