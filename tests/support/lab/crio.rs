@@ -119,7 +119,8 @@ fn write_config(scratch: &Scratch, registry: &str) {
 }
 
 /// The machine may lack CAP_SYS_RESOURCE. CRI-O gives negative OOM scores to sandboxes and that capability to
-/// privileged containers; both are taken out of what runc gets to see.
+/// privileged containers; both are taken out of what runc gets to see. So are the limits on huge pages, which a kubelet
+/// always sends and which fail where that controller is not mounted.
 fn write_wrapper(scratch: &Scratch) -> PathBuf {
     let runc = peer_dir(PEERS[1]).join("runc");
     let wrapper = scratch.write(
@@ -131,7 +132,7 @@ for argument; do
   case $previous in -b|--bundle) file=$argument/config.json;; -p|--process) file=$argument;; esac
   previous=$argument
 done
-[ -f "$file" ] && sed -i -E -e 's/"oomScoreAdj": *-[0-9]+/"oomScoreAdj": 0/g; s/"CAP_SYS_RESOURCE", *//g; s/, *"CAP_SYS_RESOURCE"//g' "$file"
+[ -f "$file" ] && sed -z -i -E -e 's/"oomScoreAdj": *-[0-9]+/"oomScoreAdj": 0/g; s/"CAP_SYS_RESOURCE", *//g; s/,[[:space:]]*"CAP_SYS_RESOURCE"//g; s/,[[:space:]]*"hugepageLimits": *\[[^]]*\]//; s/"hugepageLimits": *\[[^]]*\],//' "$file"
 exec {runc} "$@"
 "#,
             runc = runc.display()
