@@ -30,11 +30,11 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures_util::stream;
 use k8s_cri::v1::image_service_server::ImageServiceServer;
 use k8s_cri::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
@@ -100,7 +100,11 @@ pub async fn start(dir: &Path) -> Result<Embedded, Error> {
     let socket = endpoint.clone();
     let server = tokio::spawn(async move {
         let router = Server::builder().add_service(runtime).add_service(images);
-        let served = router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped).await;
+        let connections = stream::unfold(listener, |listener| async move {
+            let accepted = listener.accept().await.map(|(connection, _)| connection);
+            Some((accepted, listener))
+        });
+        let served = router.serve_with_incoming_shutdown(connections, stopped).await;
         // Nobody else may open the directory before the last call is done and the socket is gone.
         let _ = std::fs::remove_file(socket);
         drop(lock);
