@@ -20,6 +20,7 @@ mod records;
 mod reference;
 mod registry;
 mod runtime_service;
+mod state;
 mod stats;
 mod store;
 mod views;
@@ -99,7 +100,11 @@ pub async fn start(dir: &Path) -> Result<Embedded, Error> {
     let stopped = stop.clone().cancelled_owned();
     let socket = endpoint.clone();
     let server = tokio::spawn(async move {
-        let router = Server::builder().add_service(runtime).add_service(images);
+        // A burst of cancelled calls is not an attack here: the proxy passes on what the kubelet cancels.
+        let router = Server::builder()
+            .http2_max_pending_accept_reset_streams(Some(10_000))
+            .add_service(runtime)
+            .add_service(images);
         let connections = stream::unfold(listener, |listener| async move {
             let accepted = listener.accept().await.map(|(connection, _)| connection);
             Some((accepted, listener))

@@ -81,14 +81,16 @@ impl Image {
     /// Reads the image that `target` leads to and makes sure that every blob is here.
     pub(super) fn load(layout: &Layout, target: &Target) -> Result<Self, ImageError> {
         let mut blobs = vec![target.digest];
-        let mut size = target.size;
+        let mut size = 0;
         let document = layout.read(&target.digest, MAX_MANIFEST)?;
+        size += document.len() as u64;
         let manifest = match Document::parse(&document, Some(&target.media_type))? {
             Document::Image(manifest) => manifest,
             Document::Index(chosen) => {
+                let document = layout.read(&chosen.digest, MAX_MANIFEST)?;
                 blobs.push(chosen.digest);
-                size += chosen.size;
-                match Document::parse(&layout.read(&chosen.digest, MAX_MANIFEST)?, None)? {
+                size += document.len() as u64;
+                match Document::parse(&document, None)? {
                     Document::Image(manifest) => manifest,
                     Document::Index(_) => return Err(ImageError::NotAManifest(chosen.digest)),
                 }
@@ -99,7 +101,7 @@ impl Image {
                 return Err(ImageError::Missing(blob.digest));
             }
             blobs.push(blob.digest);
-            size += blob.size;
+            size = size.saturating_add(blob.size);
         }
         let id = manifest.config.digest;
         let config = layout.read(&id, MAX_CONFIG)?;

@@ -75,6 +75,14 @@ pub(super) enum ManifestError {
     /// The config is too large to be one.
     #[error("config of {0} bytes, more than the {MAX_CONFIG} allowed")]
     ConfigSize(u64),
+    /// The index promised a manifest of another size.
+    #[error("manifest of {found} bytes where the index promises {promised}")]
+    Size {
+        /// By the index.
+        promised: u64,
+        /// What came.
+        found: usize,
+    },
     /// No image in the index runs here.
     #[error("no match for platform linux/{0} in the index")]
     Platform(Arch),

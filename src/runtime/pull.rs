@@ -16,6 +16,8 @@ use super::store::{Lease, Store};
 
 /// Layers that one pull fetches at a time, as containerd's default.
 const LAYERS_AT_ONCE: usize = 3;
+/// Manifests that all pulls together fetch at a time.
+const MANIFESTS_AT_ONCE: usize = 16;
 /// Blobs that all pulls together fetch at a time.
 const BLOBS_AT_ONCE: usize = 16;
 
@@ -24,6 +26,8 @@ const BLOBS_AT_ONCE: usize = 16;
 pub(super) struct Puller {
     store: Arc<Store>,
     registry: Registry,
+    /// Apart from the blobs', so that a small question does not wait for a long download.
+    manifests: Semaphore,
     downloads: Semaphore,
 }
 
@@ -52,7 +56,8 @@ pub(super) enum PullError {
 impl Puller {
     /// Pulls into `store`.
     pub(super) fn new(store: Arc<Store>) -> Result<Self, reqwest::Error> {
-        Ok(Self { store, registry: Registry::new()?, downloads: Semaphore::new(BLOBS_AT_ONCE) })
+        let (manifests, downloads) = (Semaphore::new(MANIFESTS_AT_ONCE), Semaphore::new(BLOBS_AT_ONCE));
+        Ok(Self { store, registry: Registry::new()?, manifests, downloads })
     }
 
     /// Pulls `name` and returns the image's id. Blobs that are here already are not fetched; the manifest always is,
@@ -68,12 +73,17 @@ impl Puller {
             Version::Tag(tag) => tag.clone(),
             Version::Digest(digest) => digest.to_string(),
         };
-        let top = repository.manifest(&version).await?;
+        let top = self.manifest(&repository, &version).await?;
         let document = self.keep_manifest(&top, &mut lease).await?;
         let manifest = match document {
             Document::Image(manifest) => manifest,
             Document::Index(chosen) => {
-                let fetched = repository.manifest(&chosen.digest.to_string()).await?;
+                let fetched = self.manifest(&repository, &chosen.digest.to_string()).await?;
+                if fetched.data.len() as u64 != chosen.size {
+                    return Err(
+                        ManifestError::Size { promised: chosen.size, found: fetched.data.len() }.into()
+                    );
+                }
                 match self.keep_manifest(&fetched, &mut lease).await? {
                     Document::Image(manifest) => manifest,
                     Document::Index(_) => return Err(ManifestError::Nested.into()),
@@ -96,6 +106,11 @@ impl Puller {
         });
         let image = tagged.await.map_err(|_| PullError::Interrupted)??;
         Ok(image.id.to_string())
+    }
+
+    async fn manifest(&self, repository: &Repository<'_>, version: &str) -> Result<Fetched, PullError> {
+        let _slot = self.manifests.acquire().await.map_err(|_| PullError::Interrupted)?;
+        Ok(repository.manifest(version).await?)
     }
 
     async fn keep_manifest(&self, fetched: &Fetched, lease: &mut Lease) -> Result<Document, PullError> {

@@ -11,7 +11,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, async_trait};
 
-use super::records::{Container, Records, UsedImage, now};
+use super::records::{Records, now};
+use super::state::{Container, UsedImage};
 use super::store::Store;
 
 /// Why calls that need a process are refused.

@@ -2,7 +2,8 @@
 
 use k8s_cri::v1;
 
-use super::records::{Container, Sandbox, State, now};
+use super::records::now;
+use super::state::{Container, Sandbox, State};
 use super::views::has_labels;
 
 /// Measured, and nothing: not the same as absent.

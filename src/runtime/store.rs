@@ -122,8 +122,16 @@ impl Store {
     /// Changes the names: on disk first, so that what memory says survives a restart.
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Arc<Image>>)) -> Result<(), LayoutError> {
         let _writer = self.commit.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut names = self.lock().names.clone();
+        let before = self.lock().names.clone();
+        let mut names = before.clone();
         change(&mut names);
+        let targets = |names: &BTreeMap<String, Arc<Image>>| {
+            names.iter().map(|(name, image)| (name.clone(), image.target.clone())).collect::<Vec<_>>()
+        };
+        // Most pulls of an image that is here change nothing.
+        if targets(&before) == targets(&names) {
+            return Ok(());
+        }
         self.layout
             .write_index(names.iter().filter_map(|(name, image)| image.target.named(name)).collect())?;
         self.lock().names = names;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use k8s_cri::v1;
 
-use super::records::{Container, Sandbox, State, now};
+use super::records::now;
+use super::state::{Container, Sandbox, State};
 
 // === impl State ===
 

@@ -32,7 +32,8 @@ async fn an_image_is_found_by_every_name_it_has() {
 #[tokio::test]
 async fn a_tag_that_moves_leaves_the_old_image_with_its_digest() {
     let (registry, node) = (Registry::start().await, Node::start().await);
-    let (old, new) = (ImageBuilder::default().noise(10, 1).build(), ImageBuilder::default().noise(10, 2).build());
+    let (old, new) =
+        (ImageBuilder::default().noise(10, 1).build(), ImageBuilder::default().noise(10, 2).build());
     let name = registry.push("app:v1", &old);
     node.pull(&name).await.unwrap();
     registry.push("app:v1", &new);
@@ -88,7 +89,8 @@ async fn what_a_pull_in_progress_needs_is_not_collected() {
 #[tokio::test]
 async fn a_restart_finds_the_images_and_clears_what_was_half_written() {
     let (registry, node) = (Registry::start().await, Node::start().await);
-    let (one, two) = (ImageBuilder::default().noise(1000, 1).build(), ImageBuilder::default().noise(10, 2).build());
+    let (one, two) =
+        (ImageBuilder::default().noise(1000, 1).build(), ImageBuilder::default().noise(10, 2).build());
     let (first, second) = (registry.push("one:v1", &one), registry.push("two:v1", &two));
     node.pull(&first).await.unwrap();
     node.pull(&second).await.unwrap();
@@ -151,4 +153,14 @@ async fn version_is_what_a_kubelet_accepts() {
 async fn used_bytes(node: &Node) -> u64 {
     let info = node.images.clone().image_fs_info(ImageFsInfoRequest {}).await.unwrap().into_inner();
     info.image_filesystems[0].used_bytes.unwrap().value
+}
+
+#[tokio::test]
+async fn an_index_that_cannot_be_read_is_named_and_left_alone() {
+    let dir = Node::start().await.stop().await;
+    let index = dir.path().join("images/index.json");
+    std::fs::write(&index, "{").unwrap();
+    let error = crisp::runtime::start(dir.path()).await.unwrap_err().to_string();
+    assert!(error.contains("index.json"), "{error}");
+    assert_eq!(std::fs::read(&index).unwrap(), b"{");
 }

@@ -31,7 +31,7 @@ async fn a_pull_answers_with_the_config_digest_and_keeps_every_blob() {
 
     let found = node.image(&name).await.unwrap();
     assert_eq!(found.id, image.id);
-    assert_eq!(found.repo_tags, [name.clone()]);
+    assert_eq!(found.repo_tags, [name.as_str()]);
     assert_eq!(found.repo_digests, [format!("{}/team/app@{}", registry.host(), image.digest())]);
     assert_eq!(found.uid.unwrap().value, 1000);
     let bytes = image.blobs.iter().map(|(_, data)| data.len()).sum::<usize>() + image.manifests[0].1.len();
@@ -179,4 +179,40 @@ async fn a_cancelled_pull_leaves_nothing_and_does_not_disturb_another() {
     assert_eq!(node.blobs(), all_blobs(&image));
     node.remove(&name).await;
     assert!(node.blobs().is_empty());
+}
+
+#[tokio::test]
+async fn plain_http_is_for_loopback_only() {
+    let (registry, node) = (Registry::start().await, Node::start().await);
+    let image = small();
+    let name = registry.push("app:v1", &image);
+    // This address leads to the same listener, but it is not a loopback name.
+    let elsewhere = name.replace("127.0.0.1", "0.0.0.0");
+    assert_eq!(node.pull(&elsewhere).await.unwrap_err().code(), Code::Unknown);
+    assert!(registry.requests().is_empty(), "not a byte of HTTP may have been sent");
+
+    let layer = &image.layers()[0];
+    registry.misbehave(layer, Fault::Redirect(format!("http://{elsewhere}")));
+    let error = node.pull(&name).await.unwrap_err();
+    assert!(error.message().contains("redirect from a loopback registry"), "{error}");
+}
+
+#[tokio::test]
+async fn shutting_down_ends_pulls_that_would_wait() {
+    let (registry, node) = (Registry::start().await, Node::start().await);
+    let name = registry.push("app:v1", &small());
+    let mut hold = registry.hold("/blobs/");
+    let pull = {
+        let (mut images, name) = (node.images.clone(), name.clone());
+        tokio::spawn(async move {
+            let image = Some(crate::embedded::spec(&name));
+            images.pull_image(k8s_cri::v1::PullImageRequest { image, ..Default::default() }).await
+        })
+    };
+    hold.reached(1).await;
+    let dir = node.stop().await;
+    assert_eq!(pull.await.unwrap().unwrap_err().code(), Code::Unavailable);
+    drop(hold);
+    let node = Node::start_in(dir).await;
+    assert!(node.blobs().is_empty() && node.half_written().is_empty());
 }

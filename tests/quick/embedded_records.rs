@@ -32,7 +32,11 @@ fn container_config(name: &str, image: &str) -> ContainerConfig {
         image: Some(ImageSpec { user_specified_image: "as-written".into(), ..spec(image) }),
         labels: labels("container", name),
         annotations: labels("io.kubernetes.container.hash", "abc"),
-        mounts: vec![Mount { container_path: "/data".into(), host_path: "/srv".into(), ..Default::default() }],
+        mounts: vec![Mount {
+            container_path: "/data".into(),
+            host_path: "/srv".into(),
+            ..Default::default()
+        }],
         log_path: format!("{name}/0.log"),
         ..Default::default()
     }
@@ -85,7 +89,8 @@ async fn a_container_goes_through_its_states() {
     assert!(created.created_at > 0 && created.started_at == 0);
 
     runtime.start_container(StartContainerRequest { container_id: id.clone() }).await.unwrap();
-    let again = runtime.start_container(StartContainerRequest { container_id: id.clone() }).await.unwrap_err();
+    let again =
+        runtime.start_container(StartContainerRequest { container_id: id.clone() }).await.unwrap_err();
     assert_eq!(again.code(), Code::FailedPrecondition);
     assert_eq!(status(&node, &id).await.unwrap().state(), ContainerState::ContainerRunning);
 
@@ -142,7 +147,10 @@ async fn what_cannot_be_created_is_refused_as_containerd_refuses_it() {
     assert_eq!(twice.code(), Code::AlreadyExists);
     assert_eq!(run(&node, "web").await.unwrap_err().code(), Code::AlreadyExists);
     let nameless = RunPodSandboxRequest::default();
-    assert_eq!(node.runtime.clone().run_pod_sandbox(nameless).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(
+        node.runtime.clone().run_pod_sandbox(nameless).await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
 }
 
 #[tokio::test]
@@ -174,7 +182,8 @@ async fn lists_are_filtered_by_id_state_and_labels() {
     let found = runtime.list_pod_sandbox(ListPodSandboxRequest { filter }).await.unwrap().into_inner().items;
     assert_eq!(found.iter().map(|sandbox| &sandbox.id).collect::<Vec<_>>(), [&db]);
 
-    let stats = runtime.list_container_stats(ListContainerStatsRequest::default()).await.unwrap().into_inner().stats;
+    let stats =
+        runtime.list_container_stats(ListContainerStatsRequest::default()).await.unwrap().into_inner().stats;
     assert_eq!(stats.len(), 1, "only running containers have statistics");
     assert_eq!(stats[0].cpu.unwrap().usage_core_nano_seconds.unwrap().value, 0);
     let request = PodSandboxStatsRequest { pod_sandbox_id: db };

@@ -8,7 +8,8 @@
 //! assert_eq!(registry.requests_to("/manifests/"), 1);
 //! ```
 
-#![allow(dead_code, reason = "each test program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test registry that cannot go on should say where, in the demo too")]
 
 #[path = "registry/fault.rs"]
 mod fault;
@@ -186,7 +187,8 @@ impl Shared {
 impl Auth {
     /// `None` if the request may pass, else the refusal.
     fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
-        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let shown =
+            headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (wanted, challenge) = match self {
             Self::Open => return None,
@@ -227,7 +229,13 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let range = head.headers.get(header::RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let (entry, fault) = {
         let mut state = shared.lock();
-        let seen = Seen { method: head.method.clone(), path: path.clone(), range: range.clone(), status: 0, sent: 0 };
+        let seen = Seen {
+            method: head.method.clone(),
+            path: path.clone(),
+            range: range.clone(),
+            status: 0,
+            sent: 0,
+        };
         state.log.push(seen);
         let fault = state.faults.iter().find(|(part, _)| path.contains(part)).map(|(_, fault)| fault.clone());
         (state.log.len() - 1, fault)
@@ -258,14 +266,19 @@ fn respond(
     if let Some(refusal) = state.auth.refuse(headers) {
         return refusal;
     }
-    let Some((kind, data)) = path.strip_prefix("/v2/").and_then(|path| state.content.get(path)).cloned() else {
+    let Some((kind, data)) = path.strip_prefix("/v2/").and_then(|path| state.content.get(path)).cloned()
+    else {
         let status = if path == "/v2/" { StatusCode::OK } else { StatusCode::NOT_FOUND };
-        return (status, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#).into_response();
+        return (status, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#)
+            .into_response();
     };
     let speed = state.bytes_per_second;
     drop(state);
     if let Some(Fault::Status(code)) = fault {
         return (StatusCode::from_u16(code).unwrap(), "the test registry fails as told").into_response();
+    }
+    if let Some(Fault::Redirect(to)) = fault {
+        return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, to)]).into_response();
     }
     let (status, part) = match range.map(|range| slice(&data, range)) {
         None => (StatusCode::OK, data.clone()),

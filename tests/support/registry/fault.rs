@@ -18,6 +18,8 @@ const CHUNK: usize = 16 << 10;
 pub(crate) enum Fault {
     /// Answers with this status.
     Status(u16),
+    /// Sends the client elsewhere.
+    Redirect(String),
     /// The right length, but one byte is wrong.
     WrongByte,
     /// Half of the body, with a proper end.

@@ -101,7 +101,8 @@ impl ImageBuilder {
 
     /// The image.
     pub(crate) fn build(self) -> Image {
-        let layers: Vec<Value> = self.layers.iter().map(|layer| descriptor(LAYER, &layer.compressed)).collect();
+        let layers: Vec<Value> =
+            self.layers.iter().map(|layer| descriptor(LAYER, &layer.compressed)).collect();
         let diff_ids: Vec<&str> = self.layers.iter().map(|layer| layer.diff_id.as_str()).collect();
         let config = bytes(&json!({
             "architecture": self.architecture,
