@@ -7,7 +7,8 @@
 //!
 //! It listens on a private unix socket, so the proxy reaches it by the same code path as containerd or CRI-O.
 //!
-//! A pull goes from top to bottom through: [`image_service`] → [`pull`] → [`registry`] → [`layout`] → [`store`].
+//! A pull goes through `image_service` → `pull` → `registry` → `layout` → `store`; a container call through
+//! `runtime_service` → `records` → `state` → `views`.
 
 mod credentials;
 mod digest;

@@ -123,9 +123,11 @@ impl Layout {
     }
 
     /// Begins to receive a blob.
-    pub(super) async fn writer(&self, digest: Sha256, size: u64) -> Result<BlobWriter, LayoutError> {
+    pub(super) fn writer(&self, digest: Sha256, size: u64) -> Result<BlobWriter, LayoutError> {
         let temporary = self.temporary(&digest.hex());
-        let file = File::create(&temporary.0).await.map_err(|source| io_error(&temporary.0, source))?;
+        // Not tokio's: if the pull is cancelled meanwhile, that would make the file after it was cleaned up.
+        let file = std::fs::File::create(&temporary.0).map_err(|source| io_error(&temporary.0, source))?;
+        let file = File::from_std(file);
         let target = self.blob_path(&digest);
         Ok(BlobWriter { file, temporary, target, digest, size, written: 0, hasher: Hasher::default() })
     }
@@ -245,8 +247,8 @@ impl BlobWriter {
         }
         self.file.flush().await.map_err(|source| io_error(&self.temporary.0, source))?;
         self.file.sync_all().await.map_err(|source| io_error(&self.temporary.0, source))?;
-        let renamed = tokio::fs::rename(&self.temporary.0, &self.target).await;
-        renamed.map_err(|source| io_error(&self.target, source))
+        // Not tokio's: a rename that goes on after its pull was cancelled would leave a blob that nobody needs.
+        std::fs::rename(&self.temporary.0, &self.target).map_err(|source| io_error(&self.target, source))
     }
 
     fn corrupt(&self, problem: String) -> LayoutError {

@@ -119,7 +119,7 @@ impl Puller {
         let gate = lease.add(fetched.digest);
         let _only_one = gate.lock().await;
         if !self.store.layout().has(&fetched.digest, size) {
-            let mut writer = self.store.layout().writer(fetched.digest, size).await?;
+            let mut writer = self.store.layout().writer(fetched.digest, size)?;
             writer.write(&fetched.data).await?;
             writer.commit().await?;
         }
@@ -147,7 +147,7 @@ impl Puller {
         }
         let _slot = self.downloads.acquire().await.map_err(|_| PullError::Interrupted)?;
         let mut response = repository.blob(&blob.digest).await?;
-        let mut writer = self.store.layout().writer(blob.digest, blob.size).await?;
+        let mut writer = self.store.layout().writer(blob.digest, blob.size)?;
         while let Some(chunk) = repository.chunk(&mut response).await? {
             writer.write(&chunk).await?;
         }

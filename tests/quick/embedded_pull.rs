@@ -1,10 +1,11 @@
 //! The embedded runtime's pulls: what comes is what was promised, or nothing is kept.
 
 use k8s_cri::v1::AuthConfig;
+use serde_json::json;
 use tonic::Code;
 
 use crate::embedded::Node;
-use crate::registry::{Auth, Fault, Image, ImageBuilder, Registry, TOKEN, index};
+use crate::registry::{Auth, Fault, Image, ImageBuilder, Registry, TOKEN, host_architecture, index};
 
 fn small() -> Image {
     ImageBuilder::default().layer(&[("etc/motd", b"hello")]).noise(100_000, 1).user("1000:1000").build()
@@ -45,7 +46,7 @@ async fn an_index_leads_to_the_image_for_this_host() {
     let (registry, node) = (Registry::start().await, Node::start().await);
     let here = small();
     let other = ImageBuilder::default().noise(1000, 2).architecture("mips64").build();
-    let both = index(&[("mips64", &other), (crate::registry::host_architecture(), &here)]);
+    let both = index(&[("mips64", &other), (host_architecture(), &here)]);
     let name = registry.push("app:multi", &both);
 
     assert_eq!(node.pull(&name).await.unwrap(), here.id);
@@ -215,4 +216,58 @@ async fn shutting_down_ends_pulls_that_would_wait() {
     drop(hold);
     let node = Node::start_in(dir).await;
     assert!(node.blobs().is_empty() && node.half_written().is_empty());
+}
+
+#[tokio::test]
+async fn hostile_manifests_are_refused() {
+    let (registry, node) = (Registry::start().await, Node::start().await);
+    let good = small();
+    let blob =
+        |digest: &str, size: u64| json!({ "mediaType": "application/x", "digest": digest, "size": size });
+    let config = blob(&good.id, good.blobs.last().unwrap().1.len() as u64);
+    let zeros = format!("sha256:{}", "0".repeat(64));
+    let here = json!({ "architecture": host_architecture(), "os": "linux" });
+    let mut short_promise = blob(&good.digest(), 1);
+    short_promise["platform"] = here.clone();
+    let mut nested = blob(&zeros, 1);
+    (nested["platform"], nested["mediaType"]) = (here, json!("application/vnd.oci.image.index.v1+json"));
+    for (document, says) in [
+        (json!({ "layers": [], "manifests": [], "config": config }), "ambiguous"),
+        (json!({ "layers": [blob("sha256:../../../../etc/passwd", 1)], "config": config }), "malformed"),
+        (json!({ "layers": [blob("../../x", 1)], "config": config }), "malformed"),
+        (
+            json!({ "layers": [blob(&format!("sha512:{}", "0".repeat(128)), 1)], "config": config }),
+            "unsupported digest",
+        ),
+        (json!({ "layers": [], "config": blob(&good.id, 8 * 1024 * 1024 + 1) }), "config of 8388609 bytes"),
+        (json!({ "layers": [blob(&zeros, u64::MAX)], "config": config }), "not found"),
+        (json!({ "layers": [], "config": blob(&good.id, 1) }), "more than the promised"),
+        (
+            json!({ "layers": [], "config": blob(&good.layers()[0], layer_size(&good)) }),
+            "malformed image config",
+        ),
+        (json!({ "manifests": [short_promise] }), "where the index promises 1"),
+        (json!({ "manifests": [nested] }), "another index"),
+        (
+            json!({ "mediaType": "application/vnd.evil", "layers": [], "config": config }),
+            "unsupported media type",
+        ),
+        (json!([1, 2, 3]), "malformed"),
+    ] {
+        let mut document = document;
+        if let Some(fields) = document.as_object_mut() {
+            fields.insert("schemaVersion".into(), json!(2));
+        }
+        let kind = "application/octet-stream".to_owned();
+        let mut image = good.clone();
+        image.manifests.push((kind, serde_json::to_vec(&document).unwrap().into()));
+        let name = registry.push("hostile:v1", &image);
+        let error = node.pull(&name).await.unwrap_err();
+        assert!(error.message().contains(says), "{document}: {error}");
+        assert!(node.blobs().is_empty(), "{document} left {:?}", node.blobs());
+    }
+}
+
+fn layer_size(image: &Image) -> u64 {
+    image.blobs[0].1.len() as u64
 }

@@ -175,7 +175,8 @@ async fn lists_are_filtered_by_id_state_and_labels() {
         let found = runtime.list_containers(request).await.unwrap().into_inner().containers;
         let mut found: Vec<_> = found.iter().map(|container| &container.id).collect();
         let mut expected = expected;
-        (found.sort(), expected.sort());
+        found.sort();
+        expected.sort();
         assert_eq!(found, expected, "{filter:?}");
     }
     let filter = Some(PodSandboxFilter { label_selector: labels("pod", "db"), ..Default::default() });

@@ -1,5 +1,7 @@
 //! Tests that need nothing but this process.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
+
 mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
