@@ -1,10 +1,17 @@
 # Every target sets up what it needs by itself: there is no order to know. `make` alone prints this list.
 
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
 # A protoc that tests/setup.sh fetched for a machine without one; see there.
-export PATH := $(CURDIR)/$(or $(CARGO_TARGET_DIR),target)/protoc/bin:$(PATH)
+export PATH := $(abspath $(TARGET))/protoc/bin:$(PATH)
 
 CI_PEERS  := cri-tools-1.36.0 containerd-2.4.2 kubelet-1.36.3
 ALL_PEERS := $(CI_PEERS) containerd-1.7.30 kubelet-1.31.0 kubelet-1.37.0 runc-1.4.0 crio-1.36.3
+
+# Runs e2e with options, and prints its figures also when some test failed.
+run-e2e = rm -f $(TARGET)/e2e-report.md; \
+	tests/with-skips.sh cargo test --quiet --test e2e -- $(1); status=$$?; \
+	cat $(TARGET)/e2e-report.md 2> /dev/null; exit $$status
 
 .PHONY: help setup build demo test lint bench e2e e2e-all peers
 
@@ -41,12 +48,12 @@ bench: ## Measure crisp beside a direct connection and nginx
 e2e: ## critest, crictl and a kubelet through crisp: the subset that CI runs
 	@tests/setup.sh build e2e
 	@tests/peers/build.sh $(CI_PEERS)
-	@tests/with-skips.sh cargo test --quiet --test e2e -- --nocapture
+	@$(call run-e2e)
 
 e2e-all: ## The same on every supported containerd, CRI-O and kubelet
 	@tests/setup.sh build e2e
 	@tests/peers/build.sh $(ALL_PEERS)
-	@tests/with-skips.sh cargo test --quiet --test e2e -- --nocapture --include-ignored
+	@$(call run-e2e,--include-ignored)
 
 peers: ## Build the programs of e2e without running it (ALL=1: those of e2e-all)
 	@tests/setup.sh e2e

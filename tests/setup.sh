@@ -41,7 +41,7 @@ install_packages() {
 }
 
 build() {
-  # Without a protoc on the PATH one comes from crates.io, to the place that the Makefile puts on the PATH.
+  # Without a protoc on the PATH one comes from a crate, to the place that the Makefile puts on the PATH.
   command -v protoc > /dev/null || [ -x "$target/protoc/bin/protoc" ] \
     || cargo run --quiet --locked --manifest-path tests/protoc/Cargo.toml --target-dir "$target/protoc/build" -- "$target/protoc"
 }

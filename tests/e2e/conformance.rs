@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -52,21 +52,23 @@ fn compare(name: &str, kind: Kind) {
     let crisp = Crisp::start(&behind.endpoint());
     let version = client::version(plain.socket()).expect("the runtime's version");
     let version = format!("{} {}", version.runtime_name, version.runtime_version);
-    let (plain, proxied) = (plain.endpoint(), crisp.endpoint());
+    let call_limit = Duration::from_secs(if matches!(kind, Kind::Crio) { 8 } else { 60 });
+    let directly = |specs: &Specs| critest::run(&plain.endpoint(), specs, call_limit);
+    let through_crisp = |specs: &Specs| critest::run(&crisp.endpoint(), specs, call_limit);
 
     let most = Specs::AllBut(MACHINE_PORTS.to_owned());
     let (mut direct, mut through) = thread::scope(|scope| {
-        let direct = scope.spawn(|| critest::run(&plain, &most));
-        let through = scope.spawn(|| critest::run(&proxied, &most));
+        let direct = scope.spawn(|| directly(&most));
+        let through = scope.spawn(|| through_crisp(&most));
         (direct.join().expect("the direct run"), through.join().expect("the run through crisp"))
     });
     {
         let _alone = lock_machine_ports();
         let rest = Specs::Only(MACHINE_PORTS.to_owned());
-        direct.merge(critest::run(&plain, &rest));
-        through.merge(critest::run(&proxied, &rest));
+        direct.merge(directly(&rest));
+        through.merge(through_crisp(&rest));
     }
-    let (lost, flaky) = judge(&direct, &mut through, &plain, &proxied);
+    let (lost, flaky) = judge(&direct, &mut through, directly, through_crisp);
 
     report::add_critest(&version, &direct, &through, &lost, &flaky, began.elapsed());
     assert!(
@@ -82,7 +84,12 @@ fn compare(name: &str, kind: Kind) {
 
 /// Runs each spec that differs alone, both ways, before it counts as lost: some are flaky on a loaded machine.
 /// Returns the lost ones and the ones that differed only at first.
-fn judge(direct: &Report, through: &mut Report, plain: &str, proxied: &str) -> (Vec<String>, Vec<String>) {
+fn judge(
+    direct: &Report,
+    through: &mut Report,
+    directly: impl Fn(&Specs) -> Report,
+    through_crisp: impl Fn(&Specs) -> Report,
+) -> (Vec<String>, Vec<String>) {
     let differing: Vec<String> = direct
         .specs
         .iter()
@@ -93,12 +100,12 @@ fn judge(direct: &Report, through: &mut Report, plain: &str, proxied: &str) -> (
     let _alone = lock_machine_ports();
     for name in differing {
         let alone = Specs::one(&name);
-        let again = critest::run(proxied, &alone);
+        let again = through_crisp(&alone);
         // A spec that now fails directly too does not depend on crisp.
         if again.passed(&name) {
             through.merge(again);
             flaky.push(name);
-        } else if critest::run(plain, &alone).passed(&name) {
+        } else if directly(&alone).passed(&name) {
             lost.push(name);
         } else {
             flaky.push(name);

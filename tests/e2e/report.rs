@@ -1,4 +1,4 @@
-//! The figures of a run, for people: printed, and written to `target/e2e-report.md`.
+//! The figures of a run, for people: written to `target/e2e-report.md`, which `make e2e` prints at the end.
 
 use std::fmt::Write;
 use std::fs;
@@ -42,6 +42,7 @@ pub(crate) fn add_critest(
     let both = direct.specs.iter().filter(|(name, o)| **o == Outcome::Failed && !through.passed(name));
     let both: Vec<_> = both.map(|(name, _)| name.as_str()).collect();
     let notes = [("lost", lost.join("; ")), ("flaky", flaky.join("; ")), ("fail both ways", both.join("; "))];
+    println!("{row}");
     publish(|tables| {
         tables.critest.push(row);
         let notes = notes.into_iter().filter(|(_, names)| !names.is_empty());
@@ -51,6 +52,7 @@ pub(crate) fn add_critest(
 
 pub(crate) fn add_kubelet(kubelet: &str, mode: &str, runtime: &str, took: Duration) {
     let row = format!("| {kubelet} | {mode} | {runtime} | yes | yes | yes | {} s |", took.as_secs());
+    println!("{row}");
     publish(|tables| tables.kubelets.push(row));
 }
 
@@ -76,5 +78,4 @@ fn publish(add: impl FnOnce(&mut Tables)) {
     }
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder");
     fs::write(target.join("e2e-report.md"), &text).expect("write the report");
-    println!("{text}");
 }

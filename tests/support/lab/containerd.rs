@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::network::{Network, plugins};
-use super::process::{Process, children_of, kill_all, with_command_line};
+use super::process::Process;
 use super::registry::Registry;
 use super::scratch::Scratch;
 use super::{client, parts, wait};
@@ -94,12 +94,8 @@ impl Drop for Containerd {
             wait::try_until(Duration::from_secs(10), || client::version(&self.socket));
         }
         client::remove_pods(&self.socket);
+        // Shims that are still there, and their containers, go with the folder.
         self.process = None;
-        // What is still there belongs to shims that containerd no longer knew or that did not listen.
-        let shims = with_command_line(&self.socket.display().to_string());
-        let containers: Vec<u32> = shims.iter().flat_map(|shim| children_of(*shim)).collect();
-        kill_all(&containers);
-        kill_all(&shims);
     }
 }
 

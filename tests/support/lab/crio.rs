@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::network::{Network, plugins};
 use super::parts::peer_dir;
-use super::process::{Process, children_of, kill_all, run, run_quietly, with_command_line};
+use super::process::{Process, run};
 use super::registry::Registry;
 use super::scratch::Scratch;
 use super::{client, containerd, parts, wait};
@@ -22,14 +22,9 @@ pub(crate) struct Crio {
     pub(crate) socket: PathBuf,
     process: Option<Process>,
     pub(crate) registry: Arc<Registry>,
-    table: HostPortTable,
     _network: Network,
     pub(crate) scratch: Scratch,
 }
-
-/// The nft table that lets the machine itself reach host ports over the loopback interface.
-#[derive(Debug)]
-struct HostPortTable(String);
 
 impl Crio {
     pub(crate) fn start() -> Self {
@@ -37,22 +32,26 @@ impl Crio {
         let network = Network::claim();
         let registry = Registry::shared();
         network.write_cni(&scratch.join("cni"), false);
-        let table = HostPortTable::add(&network.bridge());
+        open_host_ports(&network);
         write_config(&scratch, &registry.address);
-        let mut crio = Self {
-            socket: scratch.join("crio.sock"),
-            process: None,
-            registry,
-            table,
-            _network: network,
-            scratch,
-        };
+        let mut crio =
+            Self { socket: scratch.join("crio.sock"), process: None, registry, _network: network, scratch };
         crio.restart();
         crio
     }
 
     /// Starts CRI-O again after [`Self::kill`], and waits until it answers.
     pub(crate) fn restart(&mut self) {
+        let mut process = self.spawn();
+        let version = wait::try_until(Duration::from_secs(60), || match process.ended() {
+            Some(_) => Some(None),
+            None => client::version(&self.socket).map(Some),
+        });
+        assert!(version.flatten().is_some(), "CRI-O does not answer\n{}", process.log_tail());
+        self.process = Some(process);
+    }
+
+    fn spawn(&self) -> Process {
         let _ = fs::remove_file(&self.socket);
         let mut command = Command::new(peer_dir(PEERS[0]).join("crio"));
         command.env("CONTAINERS_STORAGE_CONF", self.scratch.join("storage.conf"));
@@ -60,13 +59,7 @@ impl Crio {
         command.arg("--config-dir").arg(self.scratch.join("none"));
         command.arg("--registries-conf").arg(self.scratch.join("registries.conf"));
         command.arg("--registries-conf-dir").arg(self.scratch.join("none"));
-        let mut process = Process::start("crio", command, &self.scratch.join("crio.log"));
-        let version = wait::try_until(Duration::from_secs(60), || match process.ended() {
-            Some(_) => Some(None),
-            None => client::version(&self.socket).map(Some),
-        });
-        assert!(version.flatten().is_some(), "CRI-O does not answer\n{}", process.log_tail());
-        self.process = Some(process);
+        Process::start("crio", command, &self.scratch.join("crio.log"))
     }
 
     /// Ends CRI-O as a crash would. Its containers go on.
@@ -81,30 +74,27 @@ impl Crio {
 
 impl Drop for Crio {
     fn drop(&mut self) {
+        // Only CRI-O itself takes all of a pod away. A test that failed while it was down gets it back for that.
+        if self.process.as_mut().is_some_and(|process| process.ended().is_some()) {
+            self.process = Some(self.spawn());
+            wait::try_until(Duration::from_secs(10), || client::version(&self.socket));
+        }
         client::remove_pods(&self.socket);
+        // Monitors that are still there, and their containers, go with the folder.
         self.process = None;
-        // Monitors of containers that CRI-O no longer knew, and what they watch.
-        let monitors = with_command_line(&self.scratch.path().display().to_string());
-        let containers: Vec<u32> = monitors.iter().flat_map(|monitor| children_of(*monitor)).collect();
-        kill_all(&containers);
-        kill_all(&monitors);
-        run_quietly("nft", &["delete", "table", "ip", &self.table.0]);
     }
 }
 
-impl HostPortTable {
-    /// CRI-O maps host ports itself; 127.0.0.1 as a source needs a route and an address of the bridge.
-    fn add(bridge: &str) -> Self {
-        run(Command::new("ip").args(["link", "add", bridge, "type", "bridge"]));
-        fs::write(format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet"), "1").expect("route_localnet");
-        let table = format!("{bridge}-lab");
-        run_quietly("nft", &["delete", "table", "ip", &table]);
-        run(Command::new(parts::find("nft").expect("nft")).arg(format!(
-            "table ip {table} {{ chain post {{ type nat hook postrouting priority 100; \
-             oifname \"{bridge}\" ip saddr 127.0.0.0/8 masquerade; }}; }}"
-        )));
-        Self(table)
-    }
+/// Lets the machine itself reach host ports over the loopback interface. CRI-O maps them; 127.0.0.1 as a source needs
+/// a route and an address of the bridge. Both go with the network.
+fn open_host_ports(network: &Network) {
+    let (bridge, table) = (network.bridge(), network.table());
+    run(Command::new("ip").args(["link", "add", &bridge, "type", "bridge"]));
+    fs::write(format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet"), "1").expect("route_localnet");
+    run(Command::new(parts::find("nft").expect("nft")).arg(format!(
+        "table ip {table} {{ chain post {{ type nat hook postrouting priority 100; \
+         oifname \"{bridge}\" ip saddr 127.0.0.0/8 masquerade; }}; }}"
+    )));
 }
 
 fn write_config(scratch: &Scratch, registry: &str) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -70,7 +71,10 @@ impl Report {
 }
 
 /// Runs critest to its end. It always ends: each of its calls has a deadline.
-pub(crate) fn run(endpoint: &str, specs: &Specs) -> Report {
+///
+/// `call_limit` is the deadline of its calls to the runtime. CRI-O takes a pod's grace period from it, so there it
+/// decides how long the whole run takes.
+pub(crate) fn run(endpoint: &str, specs: &Specs, call_limit: Duration) -> Report {
     let scratch = Scratch::new();
     let report = scratch.join("report.json");
     let mut command = Command::new(peer_dir(PEER).join("critest"));
@@ -78,7 +82,7 @@ pub(crate) fn run(endpoint: &str, specs: &Specs) -> Report {
     // critest keeps its fixtures in the temporary folder; below ours they go with it.
     command.env("TMPDIR", scratch.path());
     command.arg(format!("-runtime-endpoint={endpoint}")).arg(format!("-image-endpoint={endpoint}"));
-    command.arg("-runtime-service-timeout=20s");
+    command.arg(format!("-runtime-service-timeout={}s", call_limit.as_secs()));
     command.arg(format!("-ginkgo.json-report={}", report.display()));
     command.args(["-ginkgo.no-color", "-ginkgo.succinct", "-test.timeout=40m"]);
     match specs {
@@ -91,7 +95,7 @@ pub(crate) fn run(endpoint: &str, specs: &Specs) -> Report {
         }
     }
     let mut process = Process::start("critest", command, &scratch.join("critest.log"));
-    wait::until("critest ends", std::time::Duration::from_secs(45 * 60), || process.ended());
+    wait::until("critest ends", Duration::from_secs(45 * 60), || process.ended());
     assert!(report.exists(), "critest left no report\n{}", process.log_tail());
     read(&report)
 }

@@ -58,9 +58,15 @@ impl Network {
         fs::write(dir.join("conf/10-crisp.conflist"), config).expect("write the CNI configuration");
     }
 
+    /// The name of an nft table that belongs to the bridge.
+    pub(crate) fn table(&self) -> String {
+        format!("{}-lab", self.bridge())
+    }
+
     fn remove_bridge(&self) {
         if Path::new("/sys/class/net").join(self.bridge()).exists() {
             run_quietly("ip", &["link", "delete", &self.bridge()]);
+            run_quietly("nft", &["delete", "table", "ip", &self.table()]);
         }
     }
 }

@@ -127,8 +127,19 @@ pub(crate) fn with_command_line(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The direct children of a process.
-pub(crate) fn children_of(parent: u32) -> Vec<u32> {
+/// All processes below the given ones.
+pub(crate) fn descendants_of(parents: &[u32]) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut next = parents.to_vec();
+    while let Some(parent) = next.pop() {
+        let children = children_of(parent);
+        found.extend(&children);
+        next.extend(children);
+    }
+    found
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
     tasks
         .filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok())

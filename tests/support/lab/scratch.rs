@@ -1,28 +1,41 @@
 //! The temporary folder of one node, and the removal of everything below it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
-use tempfile::TempDir;
+use rustix::fs::{FlockOperation, flock};
 
-use super::process::{kill_all, run_quietly, with_command_line};
+use super::process::{descendants_of, kill_all, run_quietly, with_command_line};
 use super::wait::try_until;
 
 /// A temporary folder with a short path (unix sockets allow 107 bytes). On drop, processes that were started with the
 /// folder in their command line are ended, file systems mounted below it are unmounted, and it is removed.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    dir: TempDir,
+    dir: PathBuf,
+    /// Tells later test programs that the folder is in use. The lock ends with the process, however that ends.
+    _lock: File,
 }
+
+const PREFIX: &str = "crisp-lab-";
+const LOCK: &str = ".in-use";
+
+/// A test program that was killed could not clean up after itself. The next one does.
+static SWEEP: Once = Once::new();
 
 impl Scratch {
     pub(crate) fn new() -> Self {
-        Self { dir: tempfile::Builder::new().prefix("crisp-").tempdir().expect("make a temporary folder") }
+        SWEEP.call_once(sweep);
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("make a temporary folder").keep();
+        let lock = File::create(dir.join(LOCK)).expect("make the lock");
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("take the lock");
+        Self { dir, _lock: lock }
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 
     /// A path below the folder.
@@ -41,21 +54,43 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let path = self.path().to_str().expect("a plain path").to_owned();
-        kill_all(&with_command_line(&path));
-        // A mount may take a moment to become free after its last user ended, so removal is tried for a while.
-        let removed = try_until(Duration::from_secs(5), || {
-            for mount in mounts_below(&path) {
-                run_quietly("umount", &["-l", &mount]);
-            }
-            match fs::remove_dir_all(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => None,
-                _ => Some(()),
-            }
-        });
-        if removed.is_none() {
-            eprintln!("could not remove {path}");
+        remove(&self.dir);
+    }
+}
+
+/// Removes the folders that no living test program holds.
+fn sweep() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
         }
+        // No lock yet: a folder that is being made this very moment.
+        let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            remove(&entry.path());
+        }
+    }
+}
+
+fn remove(dir: &Path) {
+    let path = dir.to_str().expect("a plain path");
+    // Supervisors first, or they start again what is ended below them.
+    let processes = with_command_line(path);
+    let below = descendants_of(&processes);
+    kill_all(&processes);
+    kill_all(&below);
+    // A mount may take a moment to become free after its last user ended, so removal is tried for a while.
+    let removed = try_until(Duration::from_secs(5), || {
+        for mount in mounts_below(path) {
+            run_quietly("umount", &["-l", &mount]);
+        }
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => None,
+            _ => Some(()),
+        }
+    });
+    if removed.is_none() {
+        eprintln!("could not remove {path}");
     }
 }
 
