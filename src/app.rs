@@ -23,6 +23,7 @@ use crate::proxy::router::Router;
 use crate::proxy::upstream::{Endpoint, Endpoints};
 use crate::proxy::usage::{self, Usage};
 use crate::proxy::{self, Proxy};
+use crate::runtime::{self, Embedded};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
 
@@ -67,7 +68,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         None => None,
     };
 
-    let endpoints = find_runtime(&config).await?;
+    let (endpoints, embedded) = find_runtime(&config).await?;
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -124,6 +125,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     if tokio::time::timeout(LAST_WORDS, proxy_thread.done.cancelled()).await.is_err() {
         tracing::debug!("some clients did not take their last replies");
     }
+    if let Some(embedded) = embedded {
+        embedded.shutdown().await;
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -142,14 +146,20 @@ fn take_socket(
 }
 
 /// Where the runtime is: as configured, or at a well-known place.
-async fn find_runtime(config: &Config) -> anyhow::Result<Endpoints> {
+async fn find_runtime(config: &Config) -> anyhow::Result<(Endpoints, Option<Embedded>)> {
+    let mut embedded = None;
     let runtime = match &config.runtime_endpoint {
         Some(Runtime::Unix(path)) => path.clone(),
-        Some(Runtime::Embedded) => anyhow::bail!("the embedded runtime is not there yet"),
+        Some(Runtime::Embedded) => {
+            let started = embedded.insert(runtime::start(&config.state_dir.join("embedded")).await?);
+            started.endpoint().to_owned()
+        }
         None => WELL_KNOWN.iter().map(PathBuf::from).find(|path| path.exists()).ok_or(NoRuntime)?,
     };
     let image = config.image_endpoint.as_ref().unwrap_or(&runtime).clone();
-    Ok(Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) })
+    let endpoints =
+        Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) };
+    Ok((endpoints, embedded))
 }
 
 async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {

@@ -30,6 +30,7 @@ pub mod error;
 pub mod intercept;
 pub mod metrics;
 pub mod proxy;
+pub mod runtime;
 pub mod shutdown;
 pub mod telemetry;
 pub mod wire;

@@ -117,7 +117,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(&seen, &frames);
-            prop_assert_eq!(splitter.into_rest().as_ref(), tail.as_slice());
+            let rest = splitter.into_rest();
+            prop_assert_eq!(rest.as_ref(), tail.as_slice());
         }
     }
 

@@ -57,22 +57,16 @@ pub struct Step<T> {
 /// What a feature does with each reply message.
 pub enum OnReply {
     /// Looks at it, after it has gone on to the caller.
-    Observe(Box<dyn FnMut(&Bytes) -> Result<(), Error> + Send>),
+    Observe(Look<()>),
     /// Decides how it is changed, before it goes on.
-    Map(Box<dyn FnMut(&Bytes) -> Result<Patch, Error> + Send>),
+    Map(Look<Patch>),
 }
+
+/// What a feature makes of one message.
+pub type Look<T> = Box<dyn FnMut(&Bytes) -> Result<T, Error> + Send>;
 
 /// Sees how the call ended.
 pub struct OnEnd(pub Box<dyn FnOnce(Code) + Send>);
-
-// === impl Forward ===
-
-impl Forward {
-    /// Whether some step must see a reply message before the caller does.
-    pub fn maps_replies(&self) -> bool {
-        self.reply.iter().any(|step| matches!(step.action, OnReply::Map(_)))
-    }
-}
 
 // === impl Plan, OnReply, OnEnd ===
 

@@ -137,7 +137,19 @@ fn walk<'a>(
 }
 
 /// Reads a varint and moves `buf` behind it.
+#[inline]
 pub(super) fn varint(buf: &mut &[u8]) -> Result<u64, Error> {
+    // Nearly all tags and most lengths are one byte long.
+    match buf.split_first() {
+        Some((&byte, rest)) if byte < 0x80 => {
+            *buf = rest;
+            Ok(byte.into())
+        }
+        _ => long_varint(buf),
+    }
+}
+
+fn long_varint(buf: &mut &[u8]) -> Result<u64, Error> {
     let mut value = 0;
     for (i, &byte) in buf.iter().take(10).enumerate() {
         // The tenth byte has room for one bit only; a decoder that took more would lose bits.

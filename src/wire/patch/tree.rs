@@ -60,7 +60,8 @@ impl Node {
         }
         // Checked here once, so that no offset below can be cut off.
         u32::try_from(content.len()).map_err(|_| Error::TooLarge)?;
-        let mut parts = Vec::new();
+        // A guess that spares most messages of the CRI from growing the list step by step.
+        let mut parts = Vec::with_capacity((content.len() / 32).clamp(2, 32));
         let mut start = 0;
         for field in scan::fields(&content) {
             let scan::Field { number, value, raw } = field?;

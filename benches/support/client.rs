@@ -1,0 +1,160 @@
+//! The client: one HTTP/2 connection, calls in a closed loop, every reply checked.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::client::SendRequest;
+use http::{HeaderMap, Method, Request, StatusCode, Version};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+
+use crate::support::messages::Call;
+
+/// How long a call may take before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A target that fails so often in one slot is broken.
+const MAX_ERRORS: u64 = 100;
+
+/// A connection to one target.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    sender: SendRequest<Bytes>,
+}
+
+/// What came of one slot.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    /// Nanoseconds of each call that succeeded, sorted.
+    pub(crate) latencies: Vec<u64>,
+    /// From the first call to the end of the last.
+    pub(crate) took: Duration,
+    /// Calls that failed.
+    pub(crate) errors: u64,
+    /// What the first of them said.
+    pub(crate) first_error: Option<String>,
+}
+
+impl Client {
+    /// Connects, with windows as large as the proxies'.
+    pub(crate) async fn connect(socket: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(socket).await?;
+        let (sender, connection) = h2::client::Builder::new()
+            .enable_push(false)
+            .initial_window_size(1024 * 1024)
+            .initial_connection_window_size(8 * 1024 * 1024)
+            .handshake(stream)
+            .await?;
+        tokio::spawn(connection);
+        Ok(Self { sender })
+    }
+
+    /// Makes one call and compares every byte of the reply.
+    pub(crate) async fn verify(&self, call: &Call) -> anyhow::Result<()> {
+        let mut body = self.open(call).await?;
+        let mut reply = Vec::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk?;
+            body.flow_control().release_capacity(chunk.len())?;
+            reply.extend_from_slice(&chunk);
+        }
+        ensure!(reply == call.reply, "{}: the reply is not what the stub sent", call.name);
+        ended_well(body.trailers().await?)
+    }
+
+    /// Calls from `callers` loops until the slot is over.
+    pub(crate) async fn slot(&self, call: &Call, callers: usize, length: Duration) -> anyhow::Result<Slot> {
+        let started = Instant::now();
+        let mut loops = JoinSet::new();
+        for _ in 0..callers {
+            let (client, call) = (self.clone(), call.clone());
+            loops.spawn(async move { client.repeat(&call, started + length).await });
+        }
+        let all = tokio::time::timeout(length + PATIENCE, loops.join_all()).await;
+        let all = all.with_context(|| format!("{}: a call hangs", call.name))?;
+        let took = started.elapsed();
+        let mut slot = Slot { took, ..Slot::default() };
+        for part in all {
+            slot.latencies.extend(part.latencies);
+            slot.errors += part.errors;
+            slot.first_error = slot.first_error.or(part.first_error);
+        }
+        slot.latencies.sort_unstable();
+        Ok(slot)
+    }
+
+    /// Opens calls, reads nothing for a while, then everything: all the replies are under way at once.
+    pub(crate) async fn stall(&self, call: &Call, callers: usize, length: Duration) -> anyhow::Result<()> {
+        let mut opened = JoinSet::new();
+        for _ in 0..callers {
+            let (client, call) = (self.clone(), call.clone());
+            opened.spawn(async move {
+                let body = client.open(&call).await?;
+                tokio::time::sleep(length).await;
+                client.finish(body, call.reply.len()).await
+            });
+        }
+        let all = tokio::time::timeout(length + PATIENCE, opened.join_all())
+            .await
+            .context("a stalled call hangs")?;
+        all.into_iter().collect()
+    }
+
+    async fn repeat(&self, call: &Call, until: Instant) -> Slot {
+        let mut slot = Slot::default();
+        let mut now = Instant::now();
+        while now < until && slot.errors < MAX_ERRORS {
+            let result = async { self.finish(self.open(call).await?, call.reply.len()).await }.await;
+            let after = Instant::now();
+            match result {
+                Ok(()) => slot.latencies.push(u64::try_from((after - now).as_nanos()).unwrap_or(u64::MAX)),
+                Err(error) => {
+                    slot.errors += 1;
+                    slot.first_error.get_or_insert_with(|| format!("{error:#}"));
+                }
+            }
+            now = after;
+        }
+        slot
+    }
+
+    /// Sends the request and waits for the head of the reply.
+    async fn open(&self, call: &Call) -> anyhow::Result<RecvStream> {
+        let request = Request::builder()
+            .method(Method::POST)
+            .version(Version::HTTP_2)
+            .uri(format!("http://localhost{}", call.path))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("user-agent", "crisp-bench")
+            .header("grpc-timeout", "10S")
+            .body(())?;
+        let mut sender = self.sender.clone().ready().await?;
+        let (response, mut body) = sender.send_request(request, false)?;
+        body.send_data(call.request.clone(), true)?;
+        let (head, body) = response.await?.into_parts();
+        ensure!(head.status == StatusCode::OK, "HTTP status {}", head.status);
+        Ok(body)
+    }
+
+    /// Reads the rest of the reply.
+    async fn finish(&self, mut body: RecvStream, expected: usize) -> anyhow::Result<()> {
+        let mut length = 0;
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk?;
+            body.flow_control().release_capacity(chunk.len())?;
+            length += chunk.len();
+        }
+        ensure!(length == expected, "a reply of {length} bytes instead of {expected}");
+        ended_well(body.trailers().await?)
+    }
+}
+
+fn ended_well(trailers: Option<HeaderMap>) -> anyhow::Result<()> {
+    let trailers = trailers.context("no trailers")?;
+    let status = trailers.get("grpc-status").context("no grpc-status")?;
+    ensure!(status == "0", "grpc-status {status:?}, {:?}", trailers.get("grpc-message"));
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! What is measured: the stub itself, and proxies in front of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::Context;
+
+use crate::support::client::Client;
+use crate::support::options::Options;
+use crate::support::process::{self, Process};
+
+/// Names of the targets, as they appear in tables.
+pub(crate) const DIRECT: &str = "direct";
+/// crisp, built with this benchmark.
+pub(crate) const CRISP: &str = "crisp";
+/// nginx with `grpc_pass`.
+pub(crate) const NGINX: &str = "nginx";
+const OTHER: &str = "other crisp";
+
+/// Everything that runs. The fields are dropped in this order: proxies first, the directory last.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    /// Direct first.
+    pub(crate) targets: Vec<Target>,
+    _stub: Process,
+    _directory: tempfile::TempDir,
+}
+
+/// One way to the stub.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: &'static str,
+    pub(crate) client: Client,
+    proxy: Option<Proxy>,
+}
+
+#[derive(Debug)]
+struct Proxy {
+    _process: Process,
+    /// The process that does the work.
+    id: u32,
+}
+
+impl Bench {
+    /// Starts the stub and the proxies, and connects to each.
+    pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("crisp-bench-").tempdir()?;
+        let stub_socket = directory.path().join("stub.sock");
+        let stub =
+            Process::start(Command::new(env::current_exe()?).arg("--stub").arg(&stub_socket), &stub_socket)
+                .await?;
+
+        let mut targets =
+            vec![Target { name: DIRECT, client: Client::connect(&stub_socket).await?, proxy: None }];
+        targets.push(
+            crisp(CRISP, Path::new(env!("CARGO_BIN_EXE_crisp")), directory.path(), &stub_socket).await?,
+        );
+        if let Some(program) = &options.other {
+            targets.push(crisp(OTHER, program, directory.path(), &stub_socket).await?);
+        }
+        match nginx_program() {
+            Some(program) => targets.push(nginx(&program, directory.path(), &stub_socket).await?),
+            None => eprintln!(
+                "nginx is not installed: its columns are left out (Debian: apt install nginx-light)"
+            ),
+        }
+        Ok(Self { targets, _stub: stub, _directory: directory })
+    }
+}
+
+impl Target {
+    /// CPU time of the proxy so far.
+    pub(crate) fn cpu(&self) -> anyhow::Result<Option<std::time::Duration>> {
+        self.proxy.as_ref().map(|proxy| process::cpu(proxy.id)).transpose()
+    }
+
+    /// A memory figure of the proxy.
+    pub(crate) fn memory(&self, field: &str) -> anyhow::Result<Option<f64>> {
+        self.proxy.as_ref().map(|proxy| process::memory(proxy.id, field)).transpose()
+    }
+}
+
+async fn crisp(name: &'static str, program: &Path, directory: &Path, stub: &Path) -> anyhow::Result<Target> {
+    let directory = directory.join(name.replace(' ', "-"));
+    fs::create_dir(&directory)?;
+    let socket = directory.join("crisp.sock");
+    let unix = |path: &Path| format!("unix://{}", path.display());
+    let mut command = Command::new(program);
+    command
+        .arg("serve")
+        .args(["--listen", &unix(&socket)])
+        .args(["--runtime-endpoint", &unix(stub)])
+        .args(["--admin-listen", &unix(&directory.join("admin.sock"))])
+        .args(["--state-dir", &directory.join("state").to_string_lossy()])
+        .args(["--log-level", "warn"])
+        .args(["--drain-max", "1s"]);
+    let process = Process::start(&mut command, &socket).await?;
+    let proxy = Proxy { id: process.id(), _process: process };
+    Ok(Target { name, client: Client::connect(&socket).await?, proxy: Some(proxy) })
+}
+
+async fn nginx(program: &Path, directory: &Path, stub: &Path) -> anyhow::Result<Target> {
+    let directory = directory.join("nginx");
+    fs::create_dir(&directory)?;
+    let socket = directory.join("nginx.sock");
+    let config = directory.join("nginx.conf");
+    fs::write(&config, nginx_config(&directory, &socket, stub))?;
+    let mut command = Command::new(program);
+    command.arg("-p").arg(&directory).arg("-c").arg(&config).args(["-e", "stderr"]);
+    let process = Process::start(&mut command, &socket).await?;
+    let id = process.worker().context("nginx")?;
+    Ok(Target {
+        name: NGINX,
+        client: Client::connect(&socket).await?,
+        proxy: Some(Proxy { _process: process, id }),
+    })
+}
+
+/// One worker, and nothing that would make it close a connection or write to disk. Without `user root` the worker
+/// may not reach the stub and answers 502 by itself, which is fast and wrong.
+fn nginx_config(directory: &Path, socket: &Path, stub: &Path) -> String {
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let (directory, socket, stub) = (directory.display(), socket.display(), stub.display());
+    format!(
+        "{user}
+worker_processes 1;
+daemon off;
+pid {directory}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    client_max_body_size 0;
+    keepalive_requests 1000000000;
+    keepalive_timeout 1h;
+    http2_max_concurrent_streams 1024;
+    upstream stub {{
+        server unix:{stub};
+        keepalive 256;
+        keepalive_requests 1000000000;
+        keepalive_timeout 1h;
+    }}
+    server {{
+        listen unix:{socket} http2;
+        location / {{
+            grpc_pass grpc://stub;
+            grpc_buffer_size 64k;
+            grpc_read_timeout 1h;
+            grpc_send_timeout 1h;
+        }}
+    }}
+}}
+"
+    )
+}
+
+fn nginx_program() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let places = env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    places.map(|place| place.join("nginx")).find(|program| program.is_file())
+}

@@ -1,0 +1,164 @@
+//! Small images for the test registry.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// An image, or an index of images, ready to be pushed.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    /// Config and layers, by digest.
+    pub(crate) blobs: Vec<(String, Bytes)>,
+    /// Media type and bytes; the one that a tag is given to comes last.
+    pub(crate) manifests: Vec<(String, Bytes)>,
+    /// The digest of the config.
+    pub(crate) id: String,
+}
+
+/// Builds an [`Image`].
+#[derive(Clone, Debug)]
+pub(crate) struct ImageBuilder {
+    layers: Vec<Layer>,
+    user: String,
+    architecture: &'static str,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    compressed: Bytes,
+    /// Digest of the archive itself: a runtime checks it when it unpacks.
+    diff_id: String,
+}
+
+// === impl Image ===
+
+impl Image {
+    /// The digest of what a tag is given to.
+    pub(crate) fn digest(&self) -> String {
+        digest_of(&self.manifests.last().unwrap().1)
+    }
+
+    /// Digests of the layers, in the order of the first manifest.
+    pub(crate) fn layers(&self) -> Vec<String> {
+        self.blobs.iter().map(|(digest, _)| digest.clone()).filter(|digest| *digest != self.id).collect()
+    }
+}
+
+// === impl ImageBuilder ===
+
+impl Default for ImageBuilder {
+    fn default() -> Self {
+        Self { layers: Vec::new(), user: String::new(), architecture: host_architecture() }
+    }
+}
+
+impl ImageBuilder {
+    /// Adds a layer of these files, as a compressed tar archive.
+    pub(crate) fn layer(mut self, files: &[(&str, &[u8])]) -> Self {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, data) in files {
+            let mut head = tar::Header::new_gnu();
+            head.set_size(data.len() as u64);
+            head.set_mode(0o644);
+            archive.append_data(&mut head, path, *data).unwrap();
+        }
+        let archive = archive.into_inner().unwrap();
+        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        compressed.write_all(&archive).unwrap();
+        let compressed = compressed.finish().unwrap().into();
+        self.layers.push(Layer { compressed, diff_id: digest_of(&archive) });
+        self
+    }
+
+    /// Adds a layer of about this size that does not compress and differs by `seed`.
+    pub(crate) fn noise(self, size: usize, seed: u64) -> Self {
+        let mut state = seed.wrapping_mul(2).wrapping_add(1);
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let data: Vec<u8> = std::iter::repeat_with(next).take(size).collect();
+        self.layer(&[("noise", &data)])
+    }
+
+    /// The user of the config.
+    pub(crate) fn user(mut self, user: &str) -> Self {
+        self.user = user.to_owned();
+        self
+    }
+
+    /// The architecture; the host's unless set.
+    pub(crate) fn architecture(mut self, architecture: &'static str) -> Self {
+        self.architecture = architecture;
+        self
+    }
+
+    /// The image.
+    pub(crate) fn build(self) -> Image {
+        let layers: Vec<Value> =
+            self.layers.iter().map(|layer| descriptor(LAYER, &layer.compressed)).collect();
+        let diff_ids: Vec<&str> = self.layers.iter().map(|layer| layer.diff_id.as_str()).collect();
+        let config = bytes(&json!({
+            "architecture": self.architecture,
+            "os": "linux",
+            "config": { "User": self.user, "Cmd": ["/bin/true"] },
+            "rootfs": { "type": "layers", "diff_ids": diff_ids },
+        }));
+        let manifest = bytes(&json!({
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+            "layers": layers,
+        }));
+        let id = digest_of(&config);
+        let layers = self.layers.into_iter().map(|layer| layer.compressed);
+        let mut blobs: Vec<_> = layers.map(|layer| (digest_of(&layer), layer)).collect();
+        blobs.push((id.clone(), config));
+        Image { blobs, manifests: vec![(MANIFEST.to_owned(), manifest)], id }
+    }
+}
+
+/// One name for several architectures. Its `id` is that of the host's image, if there is one.
+pub(crate) fn index(images: &[(&str, &Image)]) -> Image {
+    let entries = images.iter().map(|(architecture, image)| {
+        let mut entry = descriptor(MANIFEST, &image.manifests.last().unwrap().1);
+        entry["platform"] = json!({ "architecture": architecture, "os": "linux" });
+        entry
+    });
+    let entries: Vec<Value> = entries.collect();
+    let document = bytes(&json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": entries }));
+    let mut manifests: Vec<_> = images.iter().flat_map(|(_, image)| image.manifests.clone()).collect();
+    manifests.push((INDEX.to_owned(), document));
+    let blobs = images.iter().flat_map(|(_, image)| image.blobs.clone()).collect();
+    let host = images.iter().find(|(architecture, _)| *architecture == host_architecture());
+    Image { blobs, manifests, id: host.map(|(_, image)| image.id.clone()).unwrap_or_default() }
+}
+
+/// What OCI calls the host's architecture.
+pub(crate) fn host_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// `sha256:…` of `data`.
+pub(crate) fn digest_of(data: &[u8]) -> String {
+    let hex: String = Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn descriptor(media_type: &str, data: &[u8]) -> Value {
+    json!({ "mediaType": media_type, "digest": digest_of(data), "size": data.len() })
+}
+
+fn bytes(value: &Value) -> Bytes {
+    serde_json::to_vec(value).unwrap().into()
+}
