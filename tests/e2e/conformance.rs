@@ -52,7 +52,7 @@ fn compare(name: &str, kind: Kind) {
     let crisp = Crisp::start(&behind.endpoint());
     let version = client::version(plain.socket()).expect("the runtime's version");
     let version = format!("{} {}", version.runtime_name, version.runtime_version);
-    let call_limit = Duration::from_secs(if matches!(kind, Kind::Crio) { 8 } else { 60 });
+    let call_limit = Duration::from_secs(if matches!(kind, Kind::Crio) { 20 } else { 60 });
     let directly = |specs: &Specs| critest::run(&plain.endpoint(), specs, call_limit);
     let through_crisp = |specs: &Specs| critest::run(&crisp.endpoint(), specs, call_limit);
 
