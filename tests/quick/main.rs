@@ -1,7 +1,13 @@
-//! Tests that need nothing but this process.
+//! Quick tests: crisp between a scripted runtime and a scripted client that both speak raw HTTP/2, and the embedded
+//! runtime against a registry in this process. Nothing needs to be installed.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail like tests; clippy's own exemption ends at test functions"
+)]
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
-
+mod byte_identity;
 mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
@@ -10,3 +16,5 @@ mod embedded_records;
 mod embedded;
 #[path = "../support/registry.rs"]
 mod registry;
+#[path = "../support/mod.rs"]
+mod support;
