@@ -201,7 +201,7 @@ async fn streams_of_many_messages_pass_unchanged() {
     let bench = Bench::new().await;
     let mut random = Random::seeded(3);
     for path in paths() {
-        let mut stream = |random: &mut Random| {
+        let stream = |random: &mut Random| {
             let messages: Vec<Bytes> = (0..20)
                 .map(|n| match n % 5 {
                     0 => framed(b""),

@@ -7,10 +7,17 @@
     reason = "helpers of tests may fail like tests; clippy's own exemption ends at test functions"
 )]
 
+mod back_pressure;
 mod byte_identity;
+mod cancellation;
+mod delegated_calls;
 mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
+mod failure_policy;
+mod leaks;
+mod plans;
+mod runtime_away;
 
 #[path = "../support/embedded.rs"]
 mod embedded;

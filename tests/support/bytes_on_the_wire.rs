@@ -1,7 +1,7 @@
 //! Requests and replies as bytes: what one side writes and what the other side must see.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use h2::{RecvStream, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 
 /// A whole reply, to be written or as it was read.
@@ -46,11 +46,6 @@ impl Reply {
     pub(crate) fn message(&self) -> &str {
         let map = self.trailers.as_ref().unwrap_or(&self.head);
         map.get("grpc-message").map_or("", |value| value.to_str().unwrap())
-    }
-
-    /// The same, with the body as one piece, so that cutting does not matter in a comparison.
-    pub(crate) fn joined(&self) -> Self {
-        Self { body: vec![self.bytes()], ..self.clone() }
     }
 }
 
@@ -129,6 +124,11 @@ pub(crate) async fn send_all(
         Some(trailers) => to.send_trailers(trailers.clone()),
         None => Ok(()),
     }
+}
+
+/// Waits until the receiver resets the stream. An error: its connection went.
+pub(crate) async fn reset(stream: &mut SendStream<Bytes>) -> Result<Reason, h2::Error> {
+    std::future::poll_fn(|cx| stream.poll_reset(cx)).await
 }
 
 /// Reads a body to its end.

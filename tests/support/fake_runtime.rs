@@ -151,6 +151,7 @@ async fn serve(
     // The generosity of grpc-go's server: no limits that a test did not ask for.
     let mut settings = h2::server::Builder::new();
     settings
+        .initial_connection_window_size(1 << 30)
         .max_header_list_size(16 << 20)
         .max_concurrent_reset_streams(1 << 20)
         .max_pending_accept_reset_streams(1 << 20)
@@ -248,7 +249,7 @@ impl Incoming {
         Some(seen)
     }
 
-    /// Waits until the caller resets the call, or its connection goes.
+    /// Waits until the caller resets a call that has no head yet. An error: its connection went.
     pub(crate) async fn reset(&mut self) -> Result<Reason, h2::Error> {
         std::future::poll_fn(|cx| self.respond.poll_reset(cx)).await
     }

@@ -34,6 +34,8 @@ impl Client {
         let stream = UnixStream::connect(socket).await?;
         let (sender, connection) = h2::client::Builder::new()
             .enable_push(false)
+            // grpc-go credits the connection's window on receipt, the stream's when the application reads.
+            .initial_connection_window_size(1 << 30)
             .initial_max_send_streams(1 << 20)
             .max_header_list_size(16 << 20)
             .max_concurrent_reset_streams(1 << 20)
