@@ -11,13 +11,17 @@ mod back_pressure;
 mod byte_identity;
 mod cancellation;
 mod delegated_calls;
+mod drain;
 mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
 mod failure_policy;
 mod leaks;
+mod module_edges;
+mod operating;
 mod plans;
 mod runtime_away;
+mod sockets;
 
 #[path = "../support/embedded.rs"]
 mod embedded;

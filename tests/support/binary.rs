@@ -73,8 +73,14 @@ impl Place {
 
     /// Starts a command with its standard error in a log.
     pub(crate) fn spawn(&self, name: &str, mut command: Command) -> Binary {
+        command.stdin(Stdio::null());
+        self.spawn_with_input(name, command)
+    }
+
+    /// The same for a command that has its standard input already.
+    pub(crate) fn spawn_with_input(&self, name: &str, mut command: Command) -> Binary {
         let log = self.path(name);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
+        command.stdout(Stdio::null()).stderr(File::create(&log).unwrap());
         Binary { child: command.spawn().unwrap(), log }
     }
 

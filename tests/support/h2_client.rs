@@ -80,11 +80,6 @@ impl Client {
     pub(crate) fn is_open(&self) -> bool {
         !self.connection.is_finished()
     }
-
-    /// How the connection ended.
-    pub(crate) async fn closed(&mut self) -> Result<(), h2::Error> {
-        soon("the connection to end", &mut self.connection).await.unwrap()
-    }
 }
 
 impl Drop for Client {

@@ -19,7 +19,6 @@ use super::h2_client::Client;
 pub(crate) struct InProcess {
     dir: tempfile::TempDir,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) endpoints: Endpoints,
     pub(crate) shutdown: Shutdown,
     handle: tokio::runtime::Handle,
 }
@@ -38,8 +37,8 @@ impl InProcess {
         let metrics = Metrics::new();
         let shutdown = Shutdown::default();
         let proxy = Proxy {
-            endpoints: endpoints.clone(),
             router: Router::new(features(&metrics, &endpoints)),
+            endpoints,
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         };
@@ -51,7 +50,7 @@ impl InProcess {
         };
         let serving = shutdown.clone();
         std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
-        Self { dir, metrics, endpoints, shutdown, handle }
+        Self { dir, metrics, shutdown, handle }
     }
 
     /// Where crisp listens.
