@@ -72,7 +72,7 @@ impl Bench {
         assert_eq!(seen.head.uri.path(), name);
         assert_eq!(seen.head.uri.authority().unwrap(), "localhost", "{name}");
         assert_eq!(seen.head.headers, sent, "{name}");
-        assert!(seen.body == Bytes::from(case.body.concat()), "{name}: the request changed");
+        assert!(seen.body == case.body.concat(), "{name}: the request changed");
         assert_eq!(seen.trailers, case.trailers, "{name}");
         assert!(reply.bytes() == case.reply.bytes(), "{name}: the reply changed");
         assert_eq!((&reply.head, &reply.trailers), (&case.reply.head, &case.reply.trailers), "{name}");

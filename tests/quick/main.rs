@@ -1,7 +1,6 @@
 //! Quick tests: crisp between a scripted runtime and a scripted client that both speak raw HTTP/2, and the embedded
 //! runtime against a registry in this process. Nothing needs to be installed.
 #![expect(
-    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "helpers of tests may fail like tests; clippy's own exemption ends at test functions"

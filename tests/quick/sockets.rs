@@ -55,8 +55,9 @@ async fn a_living_process_keeps_its_sockets() {
     let path = place.socket().display().to_string();
     assert!(said.contains("another process listens on") && said.contains(&path), "{said}");
 
+    let elsewhere = place.arguments().into_iter().map(|it| it.replace("crisp.sock", "other.sock"));
     let mut command = crisp();
-    command.args(place.arguments()).args(["--listen", &format!("unix://{}", place.path("other").display())]);
+    command.args(elsewhere);
     let mut third = place.spawn("third", command);
     assert_eq!(third.exit().await.code(), Some(1));
     let (said, path) = (third.log(), place.admin().display().to_string());
