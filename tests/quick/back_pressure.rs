@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use crisp::cri::Method;
+use crisp::cri::plan::{OnReply, Step};
+use crisp::cri::{Method, Policy};
+use crisp::intercept::Feature;
+use crisp::wire::Patch;
 use http::HeaderMap;
 use tokio::sync::Semaphore;
 
 use crate::support::bytes_on_the_wire::{Reply, framed, request, send};
 use crate::support::fake_runtime::FakeRuntime;
+use crate::support::feature::{everywhere, feature};
 use crate::support::in_process::InProcess;
 use crate::support::wait::soon;
 
@@ -76,10 +80,23 @@ async fn read_stream(body: &mut h2::RecvStream, lead: &Lead) {
     assert_eq!(position, CHUNK * CHUNKS, "the stream ends whole");
 }
 
+/// A feature for which each message is held until it is whole, and which changes none.
+fn mapping() -> Arc<dyn Feature> {
+    feature("mapping", Policy::Closed, |_, forward| {
+        let action = OnReply::Map(Box::new(|_| Ok(Patch::new())));
+        forward.reply.push(Step { feature: "mapping", policy: Policy::Closed, action });
+        Ok(None)
+    })
+}
+
 #[tokio::test]
 async fn a_slow_reader_holds_the_runtime_back_and_nobody_else() {
-    for path in [UNKNOWN, Method::STREAM_IMAGES.path(), Method::GET_CONTAINER_EVENTS.path()] {
-        let crisp = InProcess::start();
+    let cases = [
+        (UNKNOWN, InProcess::start()),
+        (Method::STREAM_IMAGES.path(), InProcess::start()),
+        (Method::GET_CONTAINER_EVENTS.path(), InProcess::with(|_, _| everywhere(vec![mapping()]))),
+    ];
+    for (path, crisp) in cases {
         let lead = Arc::new(Lead::default());
         let ahead = lead.clone();
         let _runtime = FakeRuntime::start(&crisp.runtime_socket(), move |mut incoming| {

@@ -9,6 +9,7 @@ use crisp::cri::Method;
 use h2::Reason;
 use tokio::sync::Semaphore;
 
+use crate::support::binary::Place;
 use crate::support::bytes_on_the_wire::{Reply, framed, receive, reset, send};
 use crate::support::fake_runtime::{FakeRuntime, Incoming};
 use crate::support::h2_client::Client;
@@ -210,4 +211,28 @@ async fn a_connection_that_the_runtime_throws_away_ends_its_calls_only() {
     assert_eq!(reply.code(), "14");
     assert!(reply.message().contains("lost%20the%20connection"), "{}", reply.message());
     assert_answers(&client).await;
+}
+
+/// A separate image service has the calls of the image service, and its loss is no other call's.
+#[tokio::test]
+async fn image_calls_go_to_the_image_endpoint() {
+    let place = Place::new();
+    let images = place.path("images.sock");
+    let endpoint = format!("unix://{}", images.display());
+    let _crisp = place.start("log", &["--image-endpoint", &endpoint]).await;
+    let _runtime = FakeRuntime::answering(&place.runtime(), Reply::of(&[b"runtime"]));
+    let client = place.client().await;
+    let away = client.unary(Method::PULL_IMAGE.path(), b"").await.unwrap();
+    assert_eq!(away.code(), "14");
+    assert!(away.message().contains(&endpoint), "{}", away.message());
+    let _images = FakeRuntime::answering(&images, Reply::of(&[b"images"]));
+    for (path, answer) in [
+        (VERSION, "runtime"),
+        (UNKNOWN, "runtime"),
+        (Method::PULL_IMAGE.path(), "images"),
+        ("/runtime.v1.ImageService/NotYetInvented", "images"),
+        ("/runtime.v1alpha2.ImageService/PullImage", "images"),
+    ] {
+        assert_eq!(client.unary(path, b"").await.unwrap().bytes(), framed(answer.as_bytes()), "{path}");
+    }
 }
