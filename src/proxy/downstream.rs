@@ -50,7 +50,7 @@ impl Downstream {
         &mut self,
         head: response::Parts,
         only_head: bool,
-    ) -> Option<(&mut SendStream<Bytes>, &Observation)> {
+    ) -> Option<(&mut SendStream<Bytes>, &mut Observation)> {
         if only_head {
             self.observation.runtime_said(code_of(&head.headers));
         }
@@ -60,7 +60,7 @@ impl Downstream {
         // An error means that the caller is gone; there is nobody to tell.
         let stream = self.respond.send_response(response, only_head).ok()?;
         let stream = self.stream.insert(stream);
-        (!only_head).then_some((stream, &self.observation))
+        (!only_head).then_some((stream, &mut self.observation))
     }
 
     /// Sends a whole reply that did not come from a stream of this call.

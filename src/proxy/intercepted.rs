@@ -7,11 +7,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
 use http::request;
-use tonic::Code;
 
 use crate::cri::call::grpc_timeout;
 use crate::cri::frame::{Frame, Splitter};
-use crate::cri::plan::{OnEnd, OnReply, Step};
+use crate::cri::plan::{OnReply, Step};
 use crate::cri::{Call, Forward, Method, Plan, Policy};
 use crate::error::Error;
 use crate::intercept::Feature;
@@ -28,7 +27,6 @@ use crate::wire::Patch;
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     steps: Vec<Step<OnReply>>,
-    end: Vec<OnEnd>,
 }
 
 /// Runs an intercepted call.
@@ -59,6 +57,7 @@ pub(super) async fn run(
     };
     match plan(&call, features, downstream.observation.metrics()) {
         Plan::Forward(forward) => {
+            downstream.observation.tell(forward.end);
             let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics())
             {
                 Ok(frame) => frame,
@@ -66,7 +65,7 @@ pub(super) async fn run(
             };
             let first = join(Some(frame.into_bytes()), rest);
             let outgoing = Outgoing { head: head::forwarded(parts), first, body };
-            let replies = Replies { steps: forward.reply, end: forward.end };
+            let replies = Replies { steps: forward.reply };
             passthrough::forward(outgoing, link, downstream, replies).await;
         }
         Plan::Reply(raw) => downstream.reply(&raw).await,
@@ -173,7 +172,7 @@ impl Replies {
         &mut self,
         from: &mut RecvStream,
         to: &mut SendStream<Bytes>,
-        observation: &Observation,
+        observation: &mut Observation,
     ) -> Result<Ended, Error> {
         let mut bytes = 0;
         let ended = if self.steps.is_empty() {
@@ -185,13 +184,6 @@ impl Replies {
         };
         observation.reply_bytes(bytes);
         ended
-    }
-
-    /// The call has ended with this code.
-    pub(super) fn ended(self, code: Code) {
-        for OnEnd(end) in self.end {
-            end(code);
-        }
     }
 
     /// Observers see a message after it has gone on, so they cost the caller nothing.

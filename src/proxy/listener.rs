@@ -26,7 +26,7 @@ type Identity = (u64, u64, i64, i64);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody answers there.
-    #[error("another process listens on {0}; stop it, or choose another path with --listen")]
+    #[error("another process listens on {0}; stop it, or choose another path")]
     InUse(PathBuf),
     /// Something else lies there.
     #[error("{0} exists and is not a socket; remove it, or choose another path")]

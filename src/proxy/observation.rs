@@ -7,6 +7,7 @@ use http::uri::PathAndQuery;
 use tonic::Code;
 
 use crate::cri::Method;
+use crate::cri::plan::OnEnd;
 use crate::error::{Error, Origin};
 use crate::metrics::{self, Metrics};
 
@@ -21,6 +22,8 @@ pub(super) struct Observation {
     outcome: (Code, Origin),
     /// crisp's own words on a failure. The runtime's words are not logged: they may hold what nobody should read.
     words: Option<String>,
+    /// Features that want to know how the call ended.
+    end: Vec<OnEnd>,
 }
 
 impl Observation {
@@ -29,7 +32,7 @@ impl Observation {
             handles.in_flight.inc();
         }
         let outcome = (Code::Cancelled, Origin::Kubelet);
-        Self { metrics, method, path, started: Instant::now(), outcome, words: None }
+        Self { metrics, method, path, started: Instant::now(), outcome, words: None, end: Vec::new() }
     }
 
     pub(super) fn request_bytes(&self, count: usize) {
@@ -64,8 +67,9 @@ impl Observation {
         &self.metrics
     }
 
-    pub(super) fn code(&self) -> Code {
-        self.outcome.0
+    /// Whom to tell how the call ended.
+    pub(super) fn tell(&mut self, end: Vec<OnEnd>) {
+        self.end = end;
     }
 }
 
@@ -86,6 +90,9 @@ impl Drop for Observation {
                 detail = self.words.as_deref(),
                 "call failed"
             );
+        }
+        for OnEnd(end) in self.end.drain(..) {
+            end(code);
         }
     }
 }

@@ -68,7 +68,6 @@ pub(super) async fn forward(
     if let Some(code) = ended {
         downstream.observation.runtime_said(code);
     }
-    replies.ended(downstream.observation.code());
 }
 
 async fn send_request(

@@ -1,12 +1,30 @@
-//! Tests that need nothing but this process.
+//! Quick tests: crisp between a scripted runtime and a scripted client that both speak raw HTTP/2, and the embedded
+//! runtime against a registry in this process. Nothing needs to be installed.
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests may fail like tests; clippy's own exemption ends at test functions"
+)]
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail the test")]
-
+mod back_pressure;
+mod byte_identity;
+mod cancellation;
+mod delegated_calls;
+mod drain;
 mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
+mod failure_policy;
+mod leaks;
+mod module_edges;
+mod operating;
+mod plans;
+mod runtime_away;
+mod sockets;
 
 #[path = "../support/embedded.rs"]
 mod embedded;
 #[path = "../support/registry.rs"]
 mod registry;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,224 @@
+//! Protects: what an operator sees: exit codes, error texts, status, health, metrics and log lines.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::support::binary::{Place, crisp, free_address};
+use crate::support::bytes_on_the_wire::Reply;
+use crate::support::fake_runtime::FakeRuntime;
+use crate::support::http_get::get;
+use crate::support::in_process::sum;
+use crate::support::random::field;
+use crate::support::wait::eventually;
+
+const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+
+/// Runs crisp to its end, without blocking the runtime that it may talk to.
+async fn run(arguments: &[&str]) -> Output {
+    let mut command = crisp();
+    command.args(arguments);
+    tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A runtime that says who it is and knows nothing else.
+fn runtime(place: &Place) -> FakeRuntime {
+    FakeRuntime::start(&place.runtime(), |incoming| async move {
+        let reply = if incoming.path() == VERSION {
+            Reply::of(&[&[field(2, b"fake"), field(3, b"9.9"), field(4, b"v1")].concat()])
+        } else {
+            Reply::error("12", "unknown%20method")
+        };
+        incoming.answer(&reply).await;
+    })
+}
+
+#[tokio::test]
+async fn the_command_line_explains_itself() {
+    let version = run(&["--version"]).await;
+    assert_eq!(version.status.code(), Some(0));
+    let text = out(&version);
+    let revision = text.trim().rsplit_once('(').unwrap().1.trim_end_matches(')');
+    assert!(text.starts_with("crisp ") && !revision.is_empty(), "{text}");
+    assert!(revision == "unknown" || revision.chars().all(|c| c.is_ascii_hexdigit()), "{text}");
+
+    let help = run(&["serve", "--help"]).await;
+    assert_eq!(help.status.code(), Some(0));
+    for flag in
+        ["--listen", "--runtime-endpoint", "--image-endpoint", "--state-dir", "--drain-max", "Exit codes"]
+    {
+        assert!(out(&help).contains(flag), "{flag}");
+    }
+    for wrong in [&["serve", "--no-such-flag"][..], &["no-such-command"], &[]] {
+        assert_eq!(run(wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn all_mistakes_of_a_configuration_are_told_at_once() {
+    let place = Place::new();
+    let file = place.path("crisp.yaml");
+    std::fs::write(&file, "listen: /no/scheme\ndrain:\n  max: soon\n  min: 1s\nmetricsListen: [1]\n")
+        .unwrap();
+    let output =
+        run(&["serve", "--config", file.to_str().unwrap(), "--log-format", "xml", "--state-dir", "rel"])
+            .await;
+    assert_eq!(output.status.code(), Some(78));
+    let said = err(&output);
+    for part in
+        ["listen:", "drain.max:", "drain.min: unknown key", "metricsListen:", "--log-format:", "--state-dir:"]
+    {
+        assert!(said.contains(part), "{part} is missing in:\n{said}");
+    }
+    assert!(said.contains("crisp.yaml"), "{said}");
+
+    let missing = run(&["serve", "--config", "/no/such/file"]).await;
+    assert_eq!(missing.status.code(), Some(78));
+    assert!(err(&missing).contains("/no/such/file"));
+}
+
+#[tokio::test]
+async fn without_a_runtime_the_error_names_where_it_was_looked_for() {
+    let sockets = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
+    if sockets.iter().any(|socket| std::path::Path::new(socket).exists()) {
+        println!("skipped: this machine has a container runtime");
+        return;
+    }
+    let place = Place::new();
+    let arguments = place.arguments();
+    let without: Vec<&str> = arguments
+        .iter()
+        .map(String::as_str)
+        .filter(|argument| *argument != "--runtime-endpoint" && !argument.ends_with("/runtime.sock"))
+        .collect();
+    let output = run(&without).await;
+    assert_eq!(output.status.code(), Some(78));
+    for socket in sockets {
+        assert!(err(&output).contains(socket), "{}", err(&output));
+    }
+    assert!(!place.socket().exists(), "nothing stays behind");
+}
+
+#[tokio::test]
+async fn status_sums_up_a_running_crisp() {
+    let place = Place::new();
+    let admin = format!("unix://{}", place.admin().display());
+    let ask = ["status", "--admin-listen", &admin];
+    let nobody = run(&ask).await;
+    assert_eq!(nobody.status.code(), Some(69));
+    assert!(err(&nobody).contains(&admin), "{}", err(&nobody));
+
+    let fake = runtime(&place);
+    let _crisp = place.start("log", &[]).await;
+    let client = place.client().await;
+    client.unary(VERSION, b"").await.unwrap();
+    client.unary("/runtime.v1.RuntimeService/Status", b"").await.unwrap();
+
+    let text = run(&ask).await;
+    assert_eq!(text.status.code(), Some(0), "{}", err(&text));
+    let text = out(&text);
+    for part in ["fake 9.9 (CRI v1)", "2 ended, 1 failed, 0 under way", "Version", "Status"] {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+    assert!(text.contains(&place.runtime().display().to_string()), "{text}");
+
+    let json = run(&[&ask[..], &["-o", "json"]].concat()).await;
+    let status: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(status["runtime"]["name"], "fake");
+    assert_eq!((&status["calls"], &status["errors"]), (&2.into(), &1.into()));
+    assert!(status["methods"].as_array().unwrap().iter().any(|method| method["method"] == "Status"));
+
+    drop(fake);
+    eventually("the runtime is gone", || std::fs::remove_file(place.runtime()).is_ok()).await;
+    let down = run(&ask).await;
+    assert_eq!(down.status.code(), Some(0), "crisp itself is well");
+    assert!(out(&down).contains("DOWN"), "{}", out(&down));
+}
+
+#[tokio::test]
+async fn health_and_metrics_follow_the_runtime() {
+    let place = Place::new();
+    let address = free_address();
+    let _crisp = place.start("log", &["--metrics-listen", &address]).await;
+    let up = "crisp_upstream_up{endpoint=\"runtime\"}";
+    for _ in 0..2 {
+        assert_eq!(get(&address, "/livez").await.0, 200);
+        let (status, said) = get(&address, "/readyz").await;
+        assert_eq!(status, 503);
+        assert!(said.contains(&place.runtime().display().to_string()), "{said}");
+        assert!(get(&address, "/metrics").await.1.contains(&format!("{up} 0")));
+        let fake = runtime(&place);
+        assert_eq!(get(&address, "/readyz").await.0, 200);
+        assert!(get(&address, "/metrics").await.1.contains(&format!("{up} 1")));
+        drop(fake);
+        // Its connections are closed a moment later.
+        while get(&address, "/readyz").await.0 == 200 {}
+    }
+    assert_eq!(get(&address, "/v1/status").await.0, 404, "the admin API is not on the network");
+}
+
+#[tokio::test]
+async fn metrics_name_known_methods_and_no_other() {
+    let place = Place::new();
+    let address = free_address();
+    let _fake = runtime(&place);
+    let _crisp = place.start("log", &["--metrics-listen", &address]).await;
+    let client = place.client().await;
+    client.unary(VERSION, b"abc").await.unwrap();
+    client.unary("/runtime.v1.RuntimeService/Status", b"").await.unwrap();
+    for n in 0..5 {
+        client.unary(&format!("/invented.Service/Number{n}"), b"").await.unwrap();
+    }
+    let (status, scrape) = get(&address, "/metrics").await;
+    assert_eq!(status, 200);
+    for (sample, value) in [
+        ("crisp_calls_total{method=\"Version\",code=\"OK\"}", 1.0),
+        ("crisp_calls_total{method=\"Status\",code=\"UNIMPLEMENTED\"}", 1.0),
+        ("crisp_calls_total{method=\"other\",code=\"UNIMPLEMENTED\"}", 5.0),
+        ("crisp_call_duration_seconds_count{method=\"Version\"}", 1.0),
+        ("crisp_call_bytes_total{method=\"Version\",direction=\"request\"}", 8.0),
+        ("crisp_calls_in_flight{method=\"Version\"}", 0.0),
+        ("crisp_downstream_connections", 1.0),
+    ] {
+        assert_eq!(sum(&scrape, sample), value, "{sample} in:\n{scrape}");
+    }
+    assert!(!scrape.contains("Number0"), "a client cannot make labels");
+    assert!(scrape.contains("crisp_build_info{"), "{scrape}");
+}
+
+#[tokio::test]
+async fn a_failed_call_is_one_line_of_json() {
+    let place = Place::new();
+    let crisp = place.start("log", &[]).await;
+    let client = place.client().await;
+    client.unary("/runtime.v1.ImageService/PullImage", b"").await.unwrap();
+    let _fake = runtime(&place);
+    client.unary("/runtime.v1.RuntimeService/Status", b"").await.unwrap();
+    client.unary(VERSION, b"").await.unwrap();
+    drop(client);
+    let lines = || -> Vec<Value> {
+        let log = crisp.log();
+        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
+        lines.filter(|line| line["message"] == "call failed").collect()
+    };
+    eventually("both failures are logged", || lines().len() >= 2).await;
+    let lines = lines();
+    let seen: Vec<_> = lines.iter().map(|line| (&line["method"], &line["code"], &line["origin"])).collect();
+    let expected = [
+        ("/runtime.v1.ImageService/PullImage", "UNAVAILABLE", "runtime"),
+        ("/runtime.v1.RuntimeService/Status", "UNIMPLEMENTED", "runtime"),
+    ];
+    assert_eq!(seen.len(), 2, "one line per failed call: {lines:?}");
+    for ((method, code, origin), (m, c, o)) in seen.into_iter().zip(expected) {
+        assert_eq!((method, code, origin), (&m.into(), &c.into(), &o.into()));
+    }
+    assert!(lines.iter().all(|line| line["duration_ms"].as_f64().is_some_and(|ms| ms > 0.0)), "{lines:?}");
+}

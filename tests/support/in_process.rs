@@ -1,0 +1,95 @@
+//! crisp's proxy inside the test's process, on a thread of its own as in the program.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crisp::intercept::Features;
+use crisp::metrics::Metrics;
+use crisp::proxy::router::Router;
+use crisp::proxy::upstream::{Endpoint, Endpoints};
+use crisp::proxy::usage::Usage;
+use crisp::proxy::{self, Proxy};
+use crisp::shutdown::Shutdown;
+use tokio::net::UnixListener;
+
+use super::h2_client::Client;
+
+/// A running proxy. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct InProcess {
+    dir: tempfile::TempDir,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shutdown: Shutdown,
+    handle: tokio::runtime::Handle,
+}
+
+impl InProcess {
+    /// The proxy as released: its features only observe.
+    pub(crate) fn start() -> Self {
+        Self::with(|metrics, _| Features::new(metrics))
+    }
+
+    /// The proxy with other features.
+    pub(crate) fn with(features: impl FnOnce(&Arc<Metrics>, &Endpoints) -> Features) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint = Arc::new(Endpoint::unix(dir.path().join("runtime.sock")));
+        let endpoints = Endpoints { runtime: endpoint.clone(), image: endpoint };
+        let metrics = Metrics::new();
+        let shutdown = Shutdown::default();
+        let proxy = Proxy {
+            router: Router::new(features(&metrics, &endpoints)),
+            endpoints,
+            metrics: metrics.clone(),
+            usage: Arc::new(Usage::default()),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let handle = runtime.handle().clone();
+        let listener = {
+            let _context = runtime.enter();
+            UnixListener::bind(dir.path().join("crisp.sock")).unwrap()
+        };
+        let serving = shutdown.clone();
+        std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
+        Self { dir, metrics, shutdown, handle }
+    }
+
+    /// Where crisp listens.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("crisp.sock")
+    }
+
+    /// Where crisp expects the runtime.
+    pub(crate) fn runtime_socket(&self) -> PathBuf {
+        self.dir.path().join("runtime.sock")
+    }
+
+    /// A new connection to crisp.
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(&self.socket()).await
+    }
+
+    /// Tasks alive on the proxy's thread.
+    pub(crate) fn tasks(&self) -> usize {
+        self.handle.metrics().num_alive_tasks()
+    }
+
+    /// The sum of all samples whose name and labels begin so.
+    pub(crate) fn metric(&self, prefix: &str) -> f64 {
+        sum(&self.metrics.encode().unwrap(), prefix)
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.shutdown.end();
+    }
+}
+
+/// The sum of all samples in a scrape whose name and labels begin so.
+pub(crate) fn sum(scrape: &str, prefix: &str) -> f64 {
+    scrape
+        .lines()
+        .filter(|line| line.starts_with(prefix))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
