@@ -39,7 +39,7 @@ lint: ## Formatting, clippy, and the rules on dependencies
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
 	@# Advisories are left out: their database is a network service of its own.
-	cargo deny --log-level warn check bans licenses sources
+	cargo deny --log-level error check bans licenses sources
 
 bench: ## Measure crisp beside a direct connection and nginx
 	@tests/setup.sh build bench
