@@ -254,3 +254,37 @@ async fn an_early_answer_ends_a_call_whose_request_goes_on() {
     assert_eq!(runtime.running(), 0);
     assert!(client.is_open());
 }
+
+/// A runtime may limit the calls of a connection: the next ones wait their turn, and those that are cancelled
+/// meanwhile leave the queue.
+#[tokio::test]
+async fn calls_beyond_the_runtimes_limit_wait_their_turn() {
+    let crisp = InProcess::start();
+    let finish = Arc::new(Semaphore::new(0));
+    let gate = finish.clone();
+    let runtime = FakeRuntime::limited(&crisp.runtime_socket(), Some(1), move |mut incoming| {
+        let gate = gate.clone();
+        async move {
+            if incoming.read().await.is_ok_and(|seen| seen.body != framed(b"first")) {
+                gate.acquire().await.unwrap().forget();
+            }
+            let _ = incoming.reply(&Reply::of(&[b"done"])).await;
+        }
+    });
+    let client = crisp.client().await;
+    // The limit is known once the runtime has answered.
+    assert_eq!(client.unary(UNKNOWN, b"first").await.unwrap().code(), "0");
+    let mut calls = Vec::new();
+    for _ in 0..10 {
+        calls.push(client.ask(UNKNOWN, b"").await);
+    }
+    eventually("all are under way", || crisp.metric("crisp_calls_in_flight") == 10.0).await;
+    eventually("one is at the runtime", || runtime.calls() == 2).await;
+    calls.drain(3..9);
+    eventually("the cancelled ones are gone", || crisp.metric("crisp_calls_in_flight") == 4.0).await;
+    finish.add_permits(4);
+    for call in calls {
+        assert_eq!(call.reply().await.unwrap().bytes(), framed(b"done"));
+    }
+    assert_eq!(runtime.accepted(), 1);
+}

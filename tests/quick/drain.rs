@@ -133,9 +133,10 @@ async fn a_client_that_is_deaf_does_not_keep_crisp() {
     let place = Place::new();
     let (_runtime, _steps) = slow_runtime(&place);
     let mut running = place.start("log", &["--drain-max", "1ms"]).await;
+    let before = running.descriptors();
     let silent = tokio::net::UnixStream::connect(place.socket()).await.unwrap();
     let deaf = crate::support::raw_frames::RawFrames::connect(&place.socket()).await;
-    eventually("both are there", || running.descriptors() > 0).await;
+    eventually("both are accepted", || running.descriptors() == before + 2).await;
     running.signal(Signal::TERM);
     assert_eq!(soon("the end", running.exit()).await.code(), Some(0));
     drop((silent, deaf));

@@ -61,6 +61,8 @@ type Script = Box<dyn Fn(Incoming) -> BoxFuture<'static, ()> + Send + Sync>;
 
 struct State {
     script: Script,
+    /// How many calls a connection may have at once.
+    limit: Option<u32>,
     connections: Mutex<HashMap<usize, Arc<Connection>>>,
     accepted: AtomicUsize,
     calls: AtomicUsize,
@@ -76,10 +78,23 @@ impl FakeRuntime {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        Self::limited(socket, None, script)
+    }
+
+    /// The same, with a limit to the calls that a connection may have at once.
+    pub(crate) fn limited<F>(
+        socket: &Path,
+        limit: Option<u32>,
+        script: impl Fn(Incoming) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket).unwrap();
         let state = Arc::new(State {
             script: Box::new(move |incoming| script(incoming).boxed()),
+            limit,
             connections: Mutex::default(),
             accepted: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
@@ -157,6 +172,9 @@ async fn serve(
         .max_pending_accept_reset_streams(1 << 20)
         .max_local_error_reset_streams(None)
         .data_frame_budget(1 << 30);
+    if let Some(limit) = state.limit {
+        settings.max_concurrent_streams(limit);
+    }
     let Ok(mut h2) = settings.handshake(stream).await else { return };
     loop {
         tokio::select! {
