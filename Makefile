@@ -33,6 +33,7 @@ demo: ## Try crisp with nothing installed but Rust (KEEP=1 leaves it running)
 test: ## Unit tests, the fake runtime, and a real containerd (quick; parts that cannot run are listed as skipped)
 	@tests/setup.sh build test
 	@tests/with-skips.sh cargo test --quiet --lib --bins --test quick --test node
+	@cargo test --quiet --doc
 
 lint: ## Formatting, clippy, and the rules on dependencies
 	@tests/setup.sh build lint
