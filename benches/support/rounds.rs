@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use crate::support::client::Slot;
 use crate::support::figures::{CALLERS, Cell, Measured, Run};
-use crate::support::messages::{self, Call};
+use crate::support::messages::Call;
 use crate::support::options::Options;
 use crate::support::target::{Bench, Target};
 
@@ -17,8 +17,8 @@ const MOST_CALLERS: usize = CALLERS[CALLERS.len() - 1];
 
 /// Runs once with new processes.
 pub(crate) async fn run(options: &Options) -> anyhow::Result<Run> {
-    let calls = messages::calls();
     let bench = Bench::start(options).await?;
+    let calls = &bench.calls;
     let mut idle = Vec::new();
     for target in &bench.targets {
         target
@@ -40,7 +40,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Run> {
         })
         .collect();
     for (target, measured) in bench.targets.iter().zip(&mut measured) {
-        measured.other_errors += warm_up(target, &calls, options).await?;
+        measured.other_errors += warm_up(target, calls, options).await?;
     }
 
     let mut order: Vec<usize> = (0..bench.targets.len()).collect();

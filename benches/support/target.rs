@@ -7,8 +7,10 @@ use std::{env, fs};
 use anyhow::Context;
 
 use crate::support::client::Client;
+use crate::support::messages::{self, Call};
 use crate::support::options::Options;
 use crate::support::process::{self, Process};
+use crate::support::stub;
 
 /// Names of the targets, as they appear in tables.
 pub(crate) const DIRECT: &str = "direct";
@@ -21,6 +23,8 @@ const OTHER: &str = "other crisp";
 /// Everything that runs. The fields are dropped in this order: proxies first, the directory last.
 #[derive(Debug)]
 pub(crate) struct Bench {
+    /// What can be called.
+    pub(crate) calls: [Call; 3],
     /// Direct first.
     pub(crate) targets: Vec<Target>,
     _stub: Process,
@@ -47,6 +51,10 @@ impl Bench {
     pub(crate) async fn start(options: &Options) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("crisp-bench-").tempdir()?;
         let stub_socket = directory.path().join("stub.sock");
+        let calls = messages::calls();
+        for call in &calls {
+            fs::write(stub::reply_file(&stub_socket, call), &call.reply)?;
+        }
         let stub =
             Process::start(Command::new(env::current_exe()?).arg("--stub").arg(&stub_socket), &stub_socket)
                 .await?;
@@ -65,7 +73,7 @@ impl Bench {
                 "nginx is not installed: its columns are left out (Debian: apt install nginx-light)"
             ),
         }
-        Ok(Self { targets, _stub: stub, _directory: directory })
+        Ok(Self { calls, targets, _stub: stub, _directory: directory })
     }
 }
 
