@@ -124,7 +124,11 @@ fn container(number: u64) -> v1::Container {
             ("io.kubernetes.container.terminationMessagePolicy", "File".into()),
             (
                 "io.kubernetes.container.preStopHandler",
-                format!("/usr/bin/worker drain --pod {pod} --wait 25s"),
+                r#"{"exec":{"command":["/bin/sh","-c","/usr/bin/worker drain --queue settlement --wait 25s"]}}"#.into(),
+            ),
+            (
+                "io.kubernetes.container.postStartHandler",
+                format!(r#"{{"exec":{{"command":["/usr/bin/worker","announce","{pod}"]}}}}"#),
             ),
             ("io.kubernetes.pod.terminationGracePeriod", "30".into()),
         ]),

@@ -25,6 +25,8 @@ pub(crate) struct Options {
     pub(crate) slot: Duration,
     /// Whether a gate that does not hold is a failure.
     pub(crate) gate: bool,
+    /// The only method to measure.
+    pub(crate) only: Option<String>,
     /// Another crisp program to measure beside this one.
     pub(crate) other: Option<PathBuf>,
 }
@@ -47,6 +49,12 @@ impl Options {
             .arg(flag("quick").help("One run of three rounds of 40 ms slots: only tells whether it works"))
             .arg(flag("gate").help("Fail when a gate does not hold"))
             .arg(
+                Arg::new("only")
+                    .long("only")
+                    .value_name("METHOD")
+                    .help("Measure this method only, for example to profile"),
+            )
+            .arg(
                 Arg::new("other")
                     .long("other")
                     .value_name("PATH")
@@ -67,6 +75,7 @@ impl Options {
             rounds: if quick { 3 } else { number("rounds") as usize },
             slot: Duration::from_millis(if quick { 40 } else { number("slot-ms").into() }),
             gate: matches.get_flag("gate"),
+            only: matches.get_one("only").cloned(),
             other: matches.get_one("other").cloned(),
         })
     }

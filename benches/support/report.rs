@@ -17,7 +17,8 @@ pub(crate) fn print(options: &Options, runs: &[Run]) {
     );
     println!("Ratios and added times are against direct calls in the same round.");
     let cells = messages::calls().into_iter().flat_map(|call| CALLERS.map(|callers| (call.clone(), callers)));
-    for (cell, (call, callers)) in cells.enumerate() {
+    let wanted = |name| options.only.as_deref().is_none_or(|only| only == name);
+    for (cell, (call, callers)) in cells.enumerate().filter(|(_, (call, _))| wanted(call.name)) {
         let size = match call.reply.len() {
             bytes if bytes < 10_000 => format!("{bytes} B"),
             bytes => format!("{} KiB", bytes / 1024),

@@ -47,7 +47,8 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<Run> {
     let mut random = Random::new();
     for _ in 0..options.rounds {
         let cells = calls.iter().flat_map(|call| CALLERS.map(|callers| (call, callers)));
-        for (cell, (call, callers)) in cells.enumerate() {
+        let wanted = |call: &Call| options.only.as_deref().is_none_or(|only| only == call.name);
+        for (cell, (call, callers)) in cells.enumerate().filter(|(_, (call, _))| wanted(call)) {
             random.shuffle(&mut order);
             for &which in &order {
                 let target = &bench.targets[which];

@@ -10,7 +10,7 @@ use crate::support::target::{CRISP, NGINX};
 pub(crate) struct Gate {
     what: &'static str,
     limit: Limit,
-    /// One value for each run; none when nginx is not there to compare with.
+    /// One value for each run; none when nginx is not there to compare with, or the method was not asked for.
     values: Option<Vec<f64>>,
 }
 
@@ -104,5 +104,9 @@ fn each(runs: &[Run], figure: impl Fn(&Run) -> Option<f64>) -> Option<Vec<f64>> 
 }
 
 fn over_methods(cells: &[usize], figure: impl Fn(usize) -> Option<f64>) -> Option<f64> {
-    cells.iter().map(|cell| figure(*cell)).collect::<Option<Vec<_>>>().map(median)
+    let values: Option<Vec<f64>> = cells.iter().map(|cell| figure(*cell)).collect();
+    values
+        .map(|values| values.into_iter().filter(|value| value.is_finite()).collect())
+        .map(median)
+        .filter(|value| value.is_finite())
 }
