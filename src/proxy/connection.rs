@@ -19,39 +19,45 @@ use crate::proxy::upstream::{Links, server_settings};
 use crate::proxy::{Proxy, head, intercepted, passthrough};
 use crate::shutdown::Shutdown;
 
-/// Serves one client until it leaves or crisp shuts down.
-pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdown: Shutdown) {
-    proxy.metrics.downstream_connections.inc();
-    if let Err(error) = serve_calls(id, stream, &proxy, &shutdown).await {
-        tracing::debug!(connection = id, %error, "client connection ended");
-    }
-    proxy.metrics.downstream_connections.dec();
+/// What the calls on one connection share.
+#[derive(Debug)]
+struct Connection {
+    id: u64,
+    proxy: Arc<Proxy>,
+    links: Links,
+    shutdown: Shutdown,
 }
 
-async fn serve_calls(
-    id: u64,
-    stream: UnixStream,
-    proxy: &Arc<Proxy>,
-    shutdown: &Shutdown,
-) -> Result<(), h2::Error> {
+/// Serves one client until it leaves or crisp shuts down.
+pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdown: Shutdown) {
+    let metrics = proxy.metrics.clone();
+    metrics.downstream_connections.inc();
+    let links = Links::new(&proxy.endpoints, &metrics);
+    if let Err(error) = serve_calls(stream, Arc::new(Connection { id, proxy, links, shutdown })).await {
+        tracing::debug!(connection = id, %error, "client connection ended");
+    }
+    metrics.downstream_connections.dec();
+}
+
+async fn serve_calls(stream: UnixStream, shared: Arc<Connection>) -> Result<(), h2::Error> {
+    let released = shared.shutdown.released();
+    tokio::pin!(released);
     let mut connection = tokio::select! {
         connection = server_settings().handshake(stream) => connection?,
-        () = shutdown.released() => return Ok(()),
+        () = &mut released => return Ok(()),
     };
-    let links = Arc::new(Links::new(&proxy.endpoints, &proxy.metrics));
     let mut draining = false;
     loop {
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    let (proxy, links, shutdown) = (proxy.clone(), links.clone(), shutdown.clone());
-                    tokio::spawn(handle(id, request, respond, proxy, links, shutdown));
+                    tokio::spawn(handle(request, respond, shared.clone()));
                 }
                 Some(Err(error)) => return Err(error),
                 None => return Ok(()),
             },
             // The client is told to open no more calls here; those under way go on.
-            () = shutdown.released(), if !draining => {
+            () = &mut released, if !draining => {
                 draining = true;
                 connection.graceful_shutdown();
             }
@@ -60,14 +66,8 @@ async fn serve_calls(
 }
 
 /// One call.
-async fn handle(
-    connection: u64,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-    proxy: Arc<Proxy>,
-    links: Arc<Links>,
-    shutdown: Shutdown,
-) {
+async fn handle(request: Request<RecvStream>, respond: SendResponse<Bytes>, shared: Arc<Connection>) {
+    let Connection { id, proxy, links, shutdown } = &*shared;
     let (parts, body) = request.into_parts();
     let method = Method::of_path(parts.uri.path());
     let service = Service::of_path(parts.uri.path());
@@ -82,7 +82,7 @@ async fn handle(
                 passthrough::forward(outgoing, link, &mut downstream, Replies::default()).await;
             }
             features => {
-                intercepted::run(connection, method, parts, body, features, link, &mut downstream).await;
+                intercepted::run(*id, method, parts, body, features, link, &mut downstream).await;
             }
         }
     };
