@@ -42,6 +42,9 @@ pub struct PerMethod {
     /// Bytes of reply bodies.
     pub reply_bytes: Counter,
     seconds: Histogram,
+    /// Messages read as views. Filled when the first one is, so that only methods that are read become time series.
+    requests_read: OnceLock<Counter>,
+    replies_read: OnceLock<Counter>,
     method: Method,
     calls: Family<CallLabels, Counter>,
     /// Ended calls by code; the position is the code's number. Filled when a code is first seen.
@@ -210,12 +213,16 @@ impl Metrics {
 
     /// Counts a request that was read as a view.
     pub fn read_request(&self, method: Method) {
-        self.requests_read.get_or_create(&MethodLabel { method: method.name() }).inc();
+        if let Some(handles) = self.method(method) {
+            handles.requests_read.get_or_init(|| read_counter(&self.requests_read, method)).inc();
+        }
     }
 
     /// Counts a reply message that was read as a view.
     pub fn read_reply(&self, method: Method) {
-        self.replies_read.get_or_create(&MethodLabel { method: method.name() }).inc();
+        if let Some(handles) = self.method(method) {
+            handles.replies_read.get_or_init(|| read_counter(&self.replies_read, method)).inc();
+        }
     }
 
     /// Counts a feature's failure; `step` is `request`, `reply` or `plan`.
@@ -241,6 +248,10 @@ impl Metrics {
     }
 }
 
+fn read_counter(family: &Family<MethodLabel, Counter>, method: Method) -> Counter {
+    family.get_or_create_owned(&MethodLabel { method: method.name() })
+}
+
 // === impl CallFamilies ===
 
 impl CallFamilies {
@@ -253,6 +264,8 @@ impl CallFamilies {
             request_bytes: bytes("request"),
             reply_bytes: bytes("reply"),
             seconds: self.seconds.get_or_create_owned(&label),
+            requests_read: OnceLock::new(),
+            replies_read: OnceLock::new(),
             method,
             calls: self.calls.clone(),
             ended: Default::default(),

@@ -16,8 +16,13 @@ pub struct Frame {
 }
 
 /// Cuts a byte stream into frames. Holds at most one message of [`MAX_COLLECTED`] bytes.
+///
+/// A frame that came in one chunk is not copied: it shares memory with the chunk.
 #[derive(Debug, Default)]
 pub struct Splitter {
+    /// What came in one chunk. Empty while `buffer` is not.
+    chunk: Bytes,
+    /// What came in several chunks.
     buffer: BytesMut,
 }
 
@@ -56,32 +61,43 @@ impl Frame {
 
 impl Splitter {
     /// Adds what came from the wire.
-    pub fn push(&mut self, chunk: &[u8]) {
-        if self.buffer.is_empty()
-            && let Some(length) = frame_length(chunk)
+    pub fn push(&mut self, chunk: Bytes) {
+        if self.chunk.is_empty() && self.buffer.is_empty() {
+            self.chunk = chunk;
+            return;
+        }
+        let first = std::mem::take(&mut self.chunk);
+        if let Some(length) = frame_length(&first)
             && length <= PREFIX + MAX_COLLECTED
         {
             // The whole message is known to come: one allocation instead of a growing one.
-            self.buffer.reserve(length.max(chunk.len()));
+            self.buffer.reserve(length.max(first.len() + chunk.len()));
         }
-        self.buffer.extend_from_slice(chunk);
+        self.buffer.extend_from_slice(&first);
+        self.buffer.extend_from_slice(&chunk);
     }
 
     /// Takes the next whole frame, if it is all here.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, TooLarge> {
-        let Some(length) = frame_length(&self.buffer) else { return Ok(None) };
+        let here = if self.buffer.is_empty() { &self.chunk[..] } else { &self.buffer[..] };
+        let Some(length) = frame_length(here) else { return Ok(None) };
         if length > PREFIX + MAX_COLLECTED {
             return Err(TooLarge);
         }
-        if self.buffer.len() < length {
+        if here.len() < length {
             return Ok(None);
         }
-        Ok(Some(Frame { bytes: self.buffer.split_to(length).freeze() }))
+        let bytes = if self.buffer.is_empty() {
+            self.chunk.split_to(length)
+        } else {
+            self.buffer.split_to(length).freeze()
+        };
+        Ok(Some(Frame { bytes }))
     }
 
     /// Everything that has not become a frame.
     pub fn into_rest(self) -> Bytes {
-        self.buffer.freeze()
+        if self.buffer.is_empty() { self.chunk } else { self.buffer.freeze() }
     }
 }
 
@@ -111,7 +127,7 @@ mod tests {
             let mut splitter = Splitter::default();
             let mut seen = Vec::new();
             for chunk in wire.chunks(cut) {
-                splitter.push(chunk);
+                splitter.push(Bytes::copy_from_slice(chunk));
                 while let Ok(Some(frame)) = splitter.next_frame() {
                     seen.push(frame);
                 }
@@ -125,7 +141,7 @@ mod tests {
     #[test]
     fn a_message_beyond_the_limit_is_not_collected() {
         let mut splitter = Splitter::default();
-        splitter.push(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]);
+        splitter.push(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]));
         assert_eq!(splitter.next_frame(), Err(TooLarge));
         assert_eq!(splitter.into_rest().len(), 8);
     }
@@ -133,7 +149,7 @@ mod tests {
     #[test]
     fn a_compressed_message_is_not_readable() {
         let mut splitter = Splitter::default();
-        splitter.push(&[1, 0, 0, 0, 1, 9]);
+        splitter.push(Bytes::from_static(&[1, 0, 0, 0, 1, 9]));
         let frame = splitter.next_frame().unwrap().unwrap();
         assert_eq!(frame.message(), None);
         assert_eq!(frame.into_bytes().as_ref(), &[1, 0, 0, 0, 1, 9]);

@@ -80,7 +80,7 @@ impl Raw {
     /// The only message of a unary reply.
     pub fn unary_message(&self) -> Result<Bytes, Error> {
         let mut splitter = crate::cri::frame::Splitter::default();
-        self.body().iter().for_each(|chunk| splitter.push(chunk));
+        self.body().iter().for_each(|chunk| splitter.push(chunk.clone()));
         let frame = splitter.next_frame().ok().flatten();
         frame.and_then(|frame| frame.message()).ok_or_else(|| {
             Error::new(Kind::Internal, Origin::Runtime, "the runtime's reply holds no readable message")

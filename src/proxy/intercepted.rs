@@ -33,7 +33,7 @@ pub(super) struct Replies {
 pub(super) async fn run(
     connection: u64,
     method: Method,
-    parts: request::Parts,
+    mut parts: request::Parts,
     mut body: RecvStream,
     features: &[Arc<dyn Feature>],
     link: &Link,
@@ -52,11 +52,13 @@ pub(super) async fn run(
         authority: parts.uri.authority().map(ToString::to_string).unwrap_or_default(),
         method,
         deadline: grpc_timeout(&parts.headers).and_then(|timeout| Instant::now().checked_add(timeout)),
-        metadata: parts.headers.clone(),
+        // They come back for the way to the runtime.
+        metadata: std::mem::take(&mut parts.headers),
         message,
     };
     match plan(&call, features, downstream.observation.metrics()) {
         Plan::Forward(forward) => {
+            parts.headers = call.metadata;
             downstream.observation.tell(forward.end);
             let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics())
             {
@@ -94,7 +96,7 @@ async fn collect(body: &mut RecvStream) -> Result<(Option<Frame>, Bytes), h2::Er
             Some(chunk) => {
                 let chunk = chunk?;
                 body.flow_control().release_capacity(chunk.len())?;
-                splitter.push(&chunk);
+                splitter.push(chunk);
             }
             None => return Ok((None, splitter.into_rest())),
         }
@@ -198,7 +200,7 @@ impl Replies {
         pump::carry(from, to, |chunk| {
             *bytes += chunk.len();
             let Some(collecting) = &mut splitter else { return };
-            collecting.push(chunk);
+            collecting.push(chunk.clone());
             loop {
                 match collecting.next_frame() {
                     Ok(Some(frame)) => self.observe(&frame, metrics),
@@ -226,10 +228,10 @@ impl Replies {
             let trailers = match poll_fn(|cx| pump::poll_event(from, to, cx)).await {
                 Event::Data(chunk) => {
                     *bytes += chunk.len();
-                    splitter.push(&chunk);
                     if let Err(error) = from.flow_control().release_capacity(chunk.len()) {
                         return Ok(Ended::Source(error));
                     }
+                    splitter.push(chunk);
                     loop {
                         match splitter.next_frame() {
                             Ok(None) => break,
