@@ -57,6 +57,16 @@ pub fn read<V: Message + Default>(message: &Bytes) -> Result<V, Error> {
     })
 }
 
+/// A step that counts the entries of each message of a list, which are its field 1, while it streams past.
+fn count_entries(feature: &'static str, call: &Call, metrics: &Arc<Metrics>) -> Step<OnReply> {
+    let (metrics, method) = (metrics.clone(), call.method);
+    let then = move |entries| {
+        metrics.read_reply(method);
+        metrics.listed(method, entries);
+    };
+    Step { feature, policy: Policy::Open, action: OnReply::Count(1, Box::new(then)) }
+}
+
 /// A step that reads each reply message as a view and counts it.
 fn observe_replies<V: Message + Default>(
     feature: &'static str,

@@ -24,6 +24,7 @@ pub struct Metrics {
     methods: Vec<OnceLock<PerMethod>>,
     requests_read: Family<MethodLabel, Counter>,
     replies_read: Family<MethodLabel, Counter>,
+    list_entries: Family<MethodLabel, Counter>,
     intercept_failures: Family<FailureLabels, Counter>,
     upstream_up: Family<EndpointLabel, Gauge>,
     /// Open connections from clients.
@@ -148,6 +149,7 @@ impl Metrics {
         };
         let requests_read = Family::default();
         let replies_read = Family::default();
+        let list_entries = Family::default();
         let intercept_failures = Family::default();
         let upstream_up = Family::default();
         let downstream_connections = Gauge::default();
@@ -170,6 +172,11 @@ impl Metrics {
             "intercepted_replies",
             "Reply messages that crisp read as a view",
             Family::clone(&replies_read),
+        );
+        registry.register(
+            "list_entries",
+            "Containers and images in the replies to list calls",
+            Family::clone(&list_entries),
         );
         registry.register(
             "intercept_failures",
@@ -199,6 +206,7 @@ impl Metrics {
             methods: Method::ALL.iter().map(|_| OnceLock::new()).collect(),
             requests_read,
             replies_read,
+            list_entries,
             intercept_failures,
             upstream_up,
             downstream_connections,
@@ -223,6 +231,11 @@ impl Metrics {
         if let Some(handles) = self.method(method) {
             handles.replies_read.get_or_init(|| read_counter(&self.replies_read, method)).inc();
         }
+    }
+
+    /// Counts the entries of a list reply.
+    pub fn listed(&self, method: Method, entries: u64) {
+        self.list_entries.get_or_create(&MethodLabel { method: method.name() }).inc_by(entries);
     }
 
     /// Counts a feature's failure; `step` is `request`, `reply` or `plan`.

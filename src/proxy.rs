@@ -9,6 +9,7 @@
 //! Everything here runs on one thread of its own, so that background work never delays a call.
 
 mod connection;
+mod counting;
 mod downstream;
 mod head;
 mod intercepted;

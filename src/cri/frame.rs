@@ -26,6 +26,25 @@ pub struct Splitter {
     buffer: BytesMut,
 }
 
+/// Follows a byte stream frame by frame without holding any of it.
+#[derive(Debug, Default)]
+pub struct Walker {
+    /// The prefix of the frame at hand, as far as it has come.
+    prefix: [u8; PREFIX],
+    prefix_length: usize,
+    /// What is still to come of its message.
+    left: usize,
+}
+
+/// What a [`Walker`] comes across.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Some bytes of a message.
+    Bytes(&'a [u8]),
+    /// The message is complete.
+    End,
+}
+
 /// The message at hand is larger than crisp collects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge;
@@ -101,6 +120,42 @@ impl Splitter {
     }
 }
 
+// === impl Walker ===
+
+impl Walker {
+    /// Takes what came from the wire and shows the messages in it, except compressed ones.
+    pub fn push(&mut self, mut chunk: &[u8], mut see: impl FnMut(Piece<'_>)) {
+        while !chunk.is_empty() {
+            let in_prefix = self.prefix_length < PREFIX;
+            let wanted = if in_prefix { PREFIX - self.prefix_length } else { self.left };
+            let (piece, rest) = chunk.split_at(wanted.min(chunk.len()));
+            chunk = rest;
+            if in_prefix {
+                for (place, byte) in self.prefix.iter_mut().skip(self.prefix_length).zip(piece) {
+                    *place = *byte;
+                }
+                self.prefix_length += piece.len();
+                if self.prefix_length < PREFIX {
+                    return;
+                }
+                self.left = frame_length(&self.prefix).map_or(0, |length| length - PREFIX);
+            } else {
+                self.left -= piece.len();
+            }
+            let readable = self.prefix.first() == Some(&0);
+            if readable && !in_prefix {
+                see(Piece::Bytes(piece));
+            }
+            if self.left == 0 {
+                self.prefix_length = 0;
+                if readable {
+                    see(Piece::End);
+                }
+            }
+        }
+    }
+}
+
 /// Length of the frame that starts here, prefix included, once its prefix is here.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let [_, a, b, c, d] = *bytes.first_chunk::<PREFIX>()?;
@@ -135,6 +190,15 @@ mod tests {
             prop_assert_eq!(&seen, &frames);
             let rest = splitter.into_rest();
             prop_assert_eq!(rest.as_ref(), tail.as_slice());
+
+            let (mut walker, mut current, mut walked) = (Walker::default(), Vec::new(), Vec::new());
+            for chunk in wire.chunks(cut) {
+                walker.push(chunk, |piece| match piece {
+                    Piece::Bytes(bytes) => current.extend_from_slice(bytes),
+                    Piece::End => walked.push(std::mem::take(&mut current)),
+                });
+            }
+            prop_assert_eq!(&walked, &messages);
         }
     }
 
@@ -144,6 +208,14 @@ mod tests {
         splitter.push(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3]));
         assert_eq!(splitter.next_frame(), Err(TooLarge));
         assert_eq!(splitter.into_rest().len(), 8);
+    }
+
+    #[test]
+    fn a_compressed_message_is_not_walked() {
+        let mut seen = Vec::new();
+        let see = |piece: Piece<'_>| seen.push(format!("{piece:?}"));
+        Walker::default().push(&[1, 0, 0, 0, 1, 9, 0, 0, 0, 0, 1, 8, 1, 0, 0, 0, 0], see);
+        assert_eq!(seen, ["Bytes([8])", "End"]);
     }
 
     #[test]

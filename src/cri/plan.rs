@@ -58,6 +58,9 @@ pub struct Step<T> {
 pub enum OnReply {
     /// Looks at it, after it has gone on to the caller.
     Observe(Look<()>),
+    /// Learns how often one top-level field occurs in it. It is counted while it streams past and is not
+    /// collected, as long lists would be.
+    Count(u32, Box<dyn FnMut(u64) + Send>),
     /// Decides how it is changed, before it goes on.
     Map(Look<Patch>),
 }
@@ -85,6 +88,7 @@ impl fmt::Debug for OnReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Observe(_) => "Observe",
+            Self::Count(..) => "Count",
             Self::Map(_) => "Map",
         })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cri::{Call, Forward, Method, Plan, Policy, view};
 use crate::error::Error;
-use crate::intercept::{Feature, observe_replies, read};
+use crate::intercept::{Feature, count_entries, observe_replies, read};
 use crate::metrics::Metrics;
 
 /// Reads container calls as views and counts them.
@@ -47,7 +47,7 @@ impl Feature for Observer {
                 forward.reply.push(observe_replies::<view::ContainerStatusResponse>(NAME, call, metrics));
             }
             Method::LIST_CONTAINERS | Method::STREAM_CONTAINERS => {
-                forward.reply.push(observe_replies::<view::ListContainersResponse>(NAME, call, metrics));
+                forward.reply.push(count_entries(NAME, call, metrics));
             }
             Method::GET_CONTAINER_EVENTS => {
                 forward.reply.push(observe_replies::<view::ContainerEventResponse>(NAME, call, metrics));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cri::{Call, Forward, Method, Plan, Policy, view};
 use crate::error::Error;
-use crate::intercept::{Feature, observe_replies, read};
+use crate::intercept::{Feature, count_entries, observe_replies, read};
 use crate::metrics::Metrics;
 
 /// Reads image calls as views and counts them.
@@ -50,7 +50,7 @@ impl Feature for Observer {
                 read::<view::RemoveImageRequest>(&call.message)?;
             }
             Method::LIST_IMAGES | Method::STREAM_IMAGES => {
-                forward.reply.push(observe_replies::<view::ListImagesResponse>(NAME, call, metrics));
+                forward.reply.push(count_entries(NAME, call, metrics));
             }
             _ => return Ok(None),
         }

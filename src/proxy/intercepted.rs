@@ -15,6 +15,7 @@ use crate::cri::{Call, Forward, Method, Plan, Policy};
 use crate::error::Error;
 use crate::intercept::Feature;
 use crate::metrics::Metrics;
+use crate::proxy::counting::{Counting, count};
 use crate::proxy::downstream::Downstream;
 use crate::proxy::head;
 use crate::proxy::observation::Observation;
@@ -181,6 +182,16 @@ impl Replies {
             Ok(pump::carry(from, to, |chunk| bytes += chunk.len()).await)
         } else if self.steps.iter().any(|step| matches!(step.action, OnReply::Map(_))) {
             self.carry_mapped(from, to, &mut bytes, observation.metrics()).await
+        } else if let Some(mut counting) = Counting::by(&self.steps) {
+            let metrics = observation.metrics();
+            let failed = |step: &Step<OnReply>, error| {
+                failure(error, step.feature, step.policy, "reply", metrics);
+            };
+            let carried = pump::carry(from, to, |chunk| {
+                bytes += chunk.len();
+                counting.push(chunk, &mut self.steps, failed);
+            });
+            Ok(carried.await)
         } else {
             Ok(self.carry_observed(from, to, &mut bytes, observation.metrics()).await)
         };
@@ -266,9 +277,12 @@ impl Replies {
     fn observe(&mut self, frame: &Frame, metrics: &Metrics) {
         let Some(message) = frame.message() else { return };
         for Step { feature, policy, action } in &mut self.steps {
-            if let OnReply::Observe(observe) = action
-                && let Err(error) = observe(&message)
-            {
+            let result = match action {
+                OnReply::Observe(observe) => observe(&message),
+                OnReply::Count(field, then) => count(&message, *field, then),
+                OnReply::Map(_) => continue,
+            };
+            if let Err(error) = result {
                 failure(error, feature, *policy, "reply", metrics);
             }
         }
@@ -280,6 +294,7 @@ impl Replies {
         for Step { feature, policy, action } in &mut self.steps {
             let result = match action {
                 OnReply::Observe(observe) => observe(&current).map(|()| None),
+                OnReply::Count(field, then) => count(&current, *field, then).map(|()| None),
                 OnReply::Map(map) => map(&current).and_then(|patch| apply(&patch, &current)).map(Some),
             };
             match result {

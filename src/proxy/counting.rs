@@ -1,0 +1,59 @@
+//! Counts entries of replies that stream past.
+
+use bytes::Bytes;
+
+use crate::cri::frame::{Piece, Walker};
+use crate::cri::plan::{OnReply, Step};
+use crate::error::{Error, Kind, Origin};
+use crate::wire::{self, Counter};
+
+/// The messages of one reply, counted by steps that want nothing but a number.
+#[derive(Debug)]
+pub(super) struct Counting {
+    walker: Walker,
+    /// One for each step.
+    counters: Vec<Counter>,
+}
+
+impl Counting {
+    /// For a reply that nobody needs as a whole; nothing if somebody does.
+    pub(super) fn by(steps: &[Step<OnReply>]) -> Option<Self> {
+        let counter = |step: &Step<OnReply>| match &step.action {
+            OnReply::Count(field, _) => Some(Counter::new(*field)),
+            OnReply::Observe(_) | OnReply::Map(_) => None,
+        };
+        let counters: Option<Vec<_>> = steps.iter().map(counter).collect();
+        Some(Self { walker: Walker::default(), counters: counters? })
+    }
+
+    /// Takes what went by. Tells each step of each whole message, and `failed` of what could not be counted.
+    pub(super) fn push(
+        &mut self,
+        chunk: &Bytes,
+        steps: &mut [Step<OnReply>],
+        mut failed: impl FnMut(&Step<OnReply>, Error),
+    ) {
+        let counters = &mut self.counters;
+        self.walker.push(chunk, |piece| match piece {
+            Piece::Bytes(bytes) => counters.iter_mut().for_each(|counter| counter.push(bytes)),
+            Piece::End => {
+                for (step, counter) in steps.iter_mut().zip(counters.iter_mut()) {
+                    let OnReply::Count(field, then) = &mut step.action else { continue };
+                    match std::mem::replace(counter, Counter::new(*field)).finish() {
+                        Ok(number) => then(number),
+                        Err(error) => failed(step, unreadable(error)),
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Counts in a message that was collected for somebody else.
+pub(super) fn count(message: &[u8], field: u32, then: &mut (dyn FnMut(u64) + Send)) -> Result<(), Error> {
+    wire::count(message, [field]).map(then).map_err(unreadable)
+}
+
+fn unreadable(error: wire::Error) -> Error {
+    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+}
