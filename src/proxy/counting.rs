@@ -57,3 +57,34 @@ pub(super) fn count(message: &[u8], field: u32, then: &mut (dyn FnMut(u64) + Sen
 fn unreadable(error: wire::Error) -> Error {
     Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::cri::Policy;
+    use crate::cri::frame::Frame;
+
+    /// Two entries, then none, then something that is no message: counted wherever the network cuts.
+    #[test]
+    fn each_message_is_counted_by_itself() {
+        let wire: Vec<u8> = [&b"\x0a\x01a\x0a\x00"[..], b"", b"\x0a\x05a"]
+            .iter()
+            .flat_map(|message| Frame::of_message(message).into_bytes())
+            .collect();
+        for cut in 1..wire.len() {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let (told, noted) = (seen.clone(), seen.clone());
+            let then = move |number| told.lock().unwrap().push(Some(number));
+            let action = OnReply::Count(1, Box::new(then));
+            let mut steps = [Step { feature: "test", policy: Policy::Open, action }];
+            let mut counting = Counting::by(&steps).unwrap();
+            for chunk in wire.chunks(cut) {
+                let chunk = Bytes::copy_from_slice(chunk);
+                counting.push(&chunk, &mut steps, |_, _| noted.lock().unwrap().push(None));
+            }
+            assert_eq!(*seen.lock().unwrap(), [Some(2), Some(0), None], "cut at {cut}");
+        }
+    }
+}
