@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 
+use crate::support::messages;
+
 /// What this process is.
 #[derive(Debug)]
 pub(crate) enum Role {
@@ -52,6 +54,7 @@ impl Options {
                 Arg::new("only")
                     .long("only")
                     .value_name("METHOD")
+                    .value_parser(messages::calls().map(|call| call.name))
                     .help("Measure this method only, for example to profile"),
             )
             .arg(
