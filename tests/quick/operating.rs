@@ -245,3 +245,15 @@ async fn a_log_that_nobody_reads_stops_no_call() {
     child.wait().unwrap();
     drop(unread);
 }
+
+/// Broke: `crisp status` waited for ever on a crisp that is stopped or hangs, and with it every script that asks.
+#[tokio::test]
+async fn status_gives_up_on_a_crisp_that_does_not_answer() {
+    let place = Place::new();
+    let running = place.start("log", &[]).await;
+    running.signal(rustix::process::Signal::STOP);
+    let admin = format!("unix://{}", place.admin().display());
+    let asked = crate::support::wait::soon("status", run(&["status", "--admin-listen", &admin])).await;
+    assert_eq!(asked.status.code(), Some(69), "{}", err(&asked));
+    assert!(err(&asked).contains("no answer within 5 s"), "{}", err(&asked));
+}
