@@ -39,9 +39,14 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 )]
 pub struct NoRuntime;
 
+/// The runtime's socket is the one that crisp itself listens on.
+#[derive(Debug, thiserror::Error)]
+#[error("unix://{} is crisp's own socket, so crisp would call itself; name the runtime's with --runtime-endpoint", .0.display())]
+pub struct CallsItself(PathBuf);
+
 /// Serves until a signal, then shuts down in two stages.
 pub fn serve(config: Config) -> anyhow::Result<()> {
-    telemetry::init(config.log_format, &config.log_level);
+    let _log = telemetry::init(config.log_format, &config.log_level).context("cannot start logging")?;
     // One TLS provider for all clients, chosen before the first of them is made. An error means it was chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread()
@@ -58,7 +63,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown = Shutdown::default();
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
-    let (listener, socket_file, listen) = take_socket(&config.listen)?;
+    let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
     let (admin, admin_file) = listener::bind(&config.admin_listen)?;
     let admin = UnixListener::from_std(admin)?;
     let metrics_listener = match config.metrics_listen {
@@ -68,7 +73,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         None => None,
     };
 
-    let (endpoints, embedded) = find_runtime(&config).await?;
+    let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -135,18 +140,19 @@ async fn run(config: Config) -> anyhow::Result<()> {
 /// The socket that systemd passed, or one bound here.
 fn take_socket(
     path: &Path,
-) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, String)> {
+) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, PathBuf, String)> {
     if let Some(listener) = listener::activated().context("cannot take the socket that systemd passed")? {
         let address = listener.local_addr()?;
         let path = address.as_pathname().map_or_else(|| PathBuf::from("?"), Path::to_owned);
-        return Ok((listener, None, format!("unix://{} (from systemd)", path.display())));
+        let shown = format!("unix://{} (from systemd)", path.display());
+        return Ok((listener, None, path, shown));
     }
     let (listener, file) = listener::bind(path)?;
-    Ok((listener, Some(file), format!("unix://{}", path.display())))
+    Ok((listener, Some(file), path.to_owned(), format!("unix://{}", path.display())))
 }
 
 /// Where the runtime is: as configured, or at a well-known place.
-async fn find_runtime(config: &Config) -> anyhow::Result<(Endpoints, Option<Embedded>)> {
+async fn find_runtime(config: &Config, own: &Path) -> anyhow::Result<(Endpoints, Option<Embedded>)> {
     let mut embedded = None;
     let runtime = match &config.runtime_endpoint {
         Some(Runtime::Unix(path)) => path.clone(),
@@ -154,9 +160,18 @@ async fn find_runtime(config: &Config) -> anyhow::Result<(Endpoints, Option<Embe
             let started = embedded.insert(runtime::start(&config.state_dir.join("embedded")).await?);
             started.endpoint().to_owned()
         }
-        None => WELL_KNOWN.iter().map(PathBuf::from).find(|path| path.exists()).ok_or(NoRuntime)?,
+        // crisp's own socket exists by now, and may well lie at a well-known place.
+        None => WELL_KNOWN
+            .iter()
+            .map(PathBuf::from)
+            .find(|path| path.exists() && !listener::same_file(path, own))
+            .ok_or(NoRuntime)?,
     };
     let image = config.image_endpoint.as_ref().unwrap_or(&runtime).clone();
+    // Paths alone do not tell: /var/run is mostly a link to /run, and systemd may have passed the socket.
+    if let Some(path) = [&runtime, &image].into_iter().find(|path| listener::same_file(path, own)) {
+        return Err(CallsItself(path.clone()).into());
+    }
     let endpoints =
         Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) };
     Ok((endpoints, embedded))

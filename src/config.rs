@@ -149,7 +149,7 @@ pub const FIELDS: &[Field] = &[
         form: "error, warn, info, debug or trace",
         help: "Least severe log lines that are written; `crisp=debug,info` sets it by module.",
         set: |config, text| {
-            tracing_subscriber::EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+            level(text)?;
             config.log_level = text.to_owned();
             Ok(())
         },
@@ -208,6 +208,9 @@ impl Config {
     }
 
     fn read(&mut self, value: &Value, path: &str, mistakes: &mut Vec<String>) {
+        if path.is_empty() && !matches!(value, Value::Mapping(_) | Value::Null) {
+            return mistakes.push("file: expected keys and values, one `key: value` a line".into());
+        }
         let text = match value {
             Value::Mapping(map) => {
                 for (key, value) in map {
@@ -296,6 +299,19 @@ fn unix(text: &str) -> Result<PathBuf, String> {
     text.strip_prefix("unix://")
         .and_then(|path| absolute(path).ok())
         .ok_or_else(|| "expected unix:///absolute/path".to_owned())
+}
+
+/// A filter takes any word without `=` for a module of that name and then writes nothing else.
+fn level(text: &str) -> Result<(), String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+    let known =
+        |part: &str| part.contains('=') || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
+    if text.split(',').all(|part| known(part.trim())) {
+        Ok(())
+    } else {
+        Err("expected error, warn, info, debug or trace, or MODULE=LEVEL parts with commas".into())
+    }
 }
 
 fn absolute(text: &str) -> Result<PathBuf, String> {

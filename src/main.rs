@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         "serve" => match app::serve(config) {
             Ok(()) => ExitCode::from(exit::OK),
             Err(error) => {
-                let code = if error.is::<app::NoRuntime>() { exit::CONFIG } else { exit::FAILURE };
+                let config = error.is::<app::NoRuntime>() || error.is::<app::CallsItself>();
+                let code = if config { exit::CONFIG } else { exit::FAILURE };
                 fail(code, &format!("{error:#}"))
             }
         },

@@ -1,6 +1,7 @@
 //! Asks a running crisp over its admin socket.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
@@ -9,6 +10,9 @@ use tokio::net::UnixStream;
 
 /// The largest answer that is read.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// How long crisp has to answer; it gives the runtime one second itself.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +37,13 @@ pub enum ClientError {
 
 /// Gets a JSON document.
 pub async fn get(socket: &Path, path: &str) -> Result<Bytes, ClientError> {
+    tokio::time::timeout(PATIENCE, ask(socket, path)).await.unwrap_or_else(|_| {
+        let source = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 5 s");
+        Err(ClientError::Unreachable { path: socket.to_owned(), source })
+    })
+}
+
+async fn ask(socket: &Path, path: &str) -> Result<Bytes, ClientError> {
     let answer = |reason: String| ClientError::Answer { path: socket.to_owned(), reason };
     let stream = UnixStream::connect(socket)
         .await

@@ -34,6 +34,27 @@ fn a_proxy_of_itself_is_refused() {
     assert!(mistakes[0].contains("call itself"), "{mistakes:?}");
 }
 
+/// Broke: `wran` was taken for a module's name, and crisp ran without a single log line.
+#[test]
+fn a_misspelled_level_is_a_mistake() {
+    for text in ["wran", "", "crisp=debug,inf", "info,,", "crisp=loud"] {
+        let Mistakes(mistakes) = load("", &[("log.level", text)]).unwrap_err();
+        assert!(mistakes[0].starts_with("--log-level: "), "{text}: {mistakes:?}");
+    }
+    for text in ["warn", "INFO", "off", "crisp=debug,info", "info,h2=trace"] {
+        assert_eq!(load("", &[("log.level", text)]).unwrap().log_level, text);
+    }
+}
+
+/// Broke: the mistake was reported under an empty key, as `: unknown key`.
+#[test]
+fn a_file_without_keys_is_a_mistake_of_the_file() {
+    for text in ["hello", "- listen", "5"] {
+        let Mistakes(mistakes) = load(text, &[]).unwrap_err();
+        assert_eq!(mistakes, ["file: expected keys and values, one `key: value` a line"], "{text}");
+    }
+}
+
 #[test]
 fn a_key_given_twice_is_a_mistake() {
     let Mistakes(mistakes) = load("stateDir: /a\nstateDir: /b\n", &[]).unwrap_err();

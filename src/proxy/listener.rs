@@ -126,6 +126,12 @@ fn is_live(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Whether two paths lead to the same file, links followed.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    identity(a).is_some_and(|a| identity(b) == Some(a))
+}
+
 fn identity_of(path: &Path) -> io::Result<Identity> {
     std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
 }

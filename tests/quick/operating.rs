@@ -222,3 +222,38 @@ async fn a_failed_call_is_one_line_of_json() {
     }
     assert!(lines.iter().all(|line| line["duration_ms"].as_f64().is_some_and(|ms| ms > 0.0)), "{lines:?}");
 }
+
+/// Broke: log lines were written on the proxy's thread, so a standard error that nobody reads (a hung journal) stopped
+/// every call of the node after some two hundred failed ones.
+#[tokio::test]
+async fn a_log_that_nobody_reads_stops_no_call() {
+    let place = Place::new();
+    let mut command = crisp();
+    let mut child = command.args(place.arguments()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let unread = child.stderr.take();
+    eventually("crisp listens", || place.socket().exists()).await;
+    // There is no runtime, so each call fails and is worth a line; a pipe holds some three hundred.
+    let mut client = None;
+    while client.is_none() {
+        client = crate::support::h2_client::Client::try_connect(&place.socket()).await.ok();
+    }
+    let client = client.unwrap();
+    for _ in 0..1000 {
+        assert_eq!(client.unary(VERSION, b"").await.unwrap().code(), "14");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(unread);
+}
+
+/// Broke: `crisp status` waited for ever on a crisp that is stopped or hangs, and with it every script that asks.
+#[tokio::test]
+async fn status_gives_up_on_a_crisp_that_does_not_answer() {
+    let place = Place::new();
+    let running = place.start("log", &[]).await;
+    running.signal(rustix::process::Signal::STOP);
+    let admin = format!("unix://{}", place.admin().display());
+    let asked = crate::support::wait::soon("status", run(&["status", "--admin-listen", &admin])).await;
+    assert_eq!(asked.status.code(), Some(69), "{}", err(&asked));
+    assert!(err(&asked).contains("no answer within 5 s"), "{}", err(&asked));
+}

@@ -106,3 +106,25 @@ async fn a_socket_from_systemd_is_served_and_outlives_the_process() {
         assert!(path.exists(), "it is not crisp's to remove");
     }
 }
+
+/// Broke: only the spelling of the paths was compared, so a runtime endpoint that led to crisp's own socket by a link
+/// (`/var/run` is one) was taken, and the first call made crisp dial itself until it had no descriptor left.
+#[tokio::test]
+async fn a_proxy_of_itself_is_refused_by_whatever_name() {
+    let place = Place::new();
+    std::os::unix::fs::symlink(place.path(""), place.path("link")).unwrap();
+    let round = format!("unix://{}", place.path("link/crisp.sock").display());
+    for flag in ["--runtime-endpoint", "--image-endpoint"] {
+        let mut arguments = place.arguments();
+        match arguments.iter().position(|it| it == flag) {
+            Some(at) => arguments[at + 1] = round.clone(),
+            None => arguments.extend([flag.to_owned(), round.clone()]),
+        }
+        let mut command = crisp();
+        command.args(arguments);
+        let mut running = place.spawn("log", command);
+        assert_eq!(running.exit().await.code(), Some(78), "{flag}");
+        assert!(running.log().contains("crisp would call itself"), "{}", running.log());
+        assert!(!place.socket().exists() && !place.admin().exists(), "nothing is left behind");
+    }
+}
