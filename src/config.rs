@@ -149,7 +149,7 @@ pub const FIELDS: &[Field] = &[
         form: "error, warn, info, debug or trace",
         help: "Least severe log lines that are written; `crisp=debug,info` sets it by module.",
         set: |config, text| {
-            tracing_subscriber::EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+            log_filter(text)?;
             config.log_level = text.to_owned();
             Ok(())
         },
@@ -180,7 +180,8 @@ impl Config {
         }
         if let Some(text) = file {
             match serde_norway::from_str(text) {
-                Ok(value) => config.read(&value, "", &mut mistakes),
+                Ok(value @ (Value::Mapping(_) | Value::Null)) => config.read(&value, "", &mut mistakes),
+                Ok(_) => mistakes.push("file: expected lines of the form `key: value`".into()),
                 Err(error) => mistakes.push(format!("not valid YAML: {error}")),
             }
         }
@@ -301,6 +302,18 @@ fn unix(text: &str) -> Result<PathBuf, String> {
 fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     if path.is_absolute() { Ok(path.to_owned()) } else { Err("expected an absolute path".into()) }
+}
+
+/// A word that is no level would be taken for the name of a module, and everything else would fall silent.
+fn log_filter(text: &str) -> Result<(), String> {
+    let is_level = |word: &str| {
+        !word.is_empty() && word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok()
+    };
+    let wrong = || "expected error, warn, info, debug or trace, or for example crisp=debug,info".to_owned();
+    if !text.split(',').all(|part| part.contains('=') || is_level(part)) {
+        return Err(wrong());
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map(drop).map_err(|_| wrong())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

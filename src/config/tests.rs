@@ -35,6 +35,25 @@ fn a_proxy_of_itself_is_refused() {
 }
 
 #[test]
+fn a_misspelt_log_level_is_refused_instead_of_silencing_the_log() {
+    for level in ["warning", "loud", "", "info,loud", "crisp=loud"] {
+        let Mistakes(mistakes) = load("", &[("log.level", level)]).unwrap_err();
+        assert!(mistakes[0].starts_with("--log-level: expected error, warn"), "{level}: {mistakes:?}");
+    }
+    for level in ["warn", "INFO", "crisp=debug,info", "crisp::proxy=trace,warn"] {
+        assert_eq!(load("", &[("log.level", level)]).unwrap().log_level, level);
+    }
+}
+
+#[test]
+fn a_file_without_keys_is_refused() {
+    for text in ["just words", "[listen]", "42"] {
+        let Mistakes(mistakes) = load(text, &[]).unwrap_err();
+        assert!(mistakes[0].starts_with("file: expected"), "{mistakes:?}");
+    }
+}
+
+#[test]
 fn a_key_given_twice_is_a_mistake() {
     let Mistakes(mistakes) = load("stateDir: /a\nstateDir: /b\n", &[]).unwrap_err();
     assert!(mistakes[0].starts_with("not valid YAML"), "{mistakes:?}");
