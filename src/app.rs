@@ -106,7 +106,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let mut signals = Signals::new()?;
     tokio::select! {
-        name = signals.next() => tracing::info!(signal = name, "releasing the sockets, draining calls"),
+        name = signals.next() => {
+            tracing::info!(signal = name, drain_max = ?config.drain_max, "releasing the sockets, draining calls");
+        }
         () = proxy_thread.done.cancelled() => anyhow::bail!("the proxy thread ended unexpectedly"),
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);

@@ -42,9 +42,8 @@ impl Usage {
     pub async fn report(&self, patience: Duration) {
         if self.images_only(patience).await {
             tracing::info!(
-                "only image calls arrive: crisp serves as image endpoint. What needs container and pod calls is off: \
-                 container-spec records, restart explanations, the hash shield, service links. Point the kubelet's \
-                 containerRuntimeEndpoint here to use them"
+                "only image calls arrive: crisp serves as image endpoint, and what needs container and pod calls is \
+                 off. Point the kubelet's containerRuntimeEndpoint here to use it too"
             );
         }
     }
