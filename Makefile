@@ -27,6 +27,7 @@ build: ## Build the release binary, target/release/crisp
 
 demo: ## Try crisp with nothing installed but Rust (KEEP=1 leaves it running)
 	@tests/setup.sh build
+	@[ -x $(TARGET)/debug/examples/demo ] || echo "Building crisp; the first time that takes a few minutes."
 	@cargo build --quiet --bin crisp
 	@KEEP=$(KEEP) cargo run --quiet --example demo
 

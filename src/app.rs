@@ -46,7 +46,7 @@ pub struct CallsItself(PathBuf);
 
 /// Serves until a signal, then shuts down in two stages.
 pub fn serve(config: Config) -> anyhow::Result<()> {
-    let _log = telemetry::init(config.log_format, &config.log_level).context("cannot start logging")?;
+    let _log = telemetry::init(config.log_format, &config.log_level);
     // One TLS provider for all clients, chosen before the first of them is made. An error means it was chosen already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread()
@@ -111,7 +111,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let mut signals = Signals::new()?;
     tokio::select! {
-        name = signals.next() => tracing::info!(signal = name, "releasing the sockets, draining calls"),
+        name = signals.next() => {
+            tracing::info!(signal = name, drain_max = ?config.drain_max, "releasing the sockets, draining calls");
+        }
         () = proxy_thread.done.cancelled() => anyhow::bail!("the proxy thread ended unexpectedly"),
     }
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
@@ -221,8 +223,8 @@ impl ProxyThread {
         std::thread::Builder::new()
             .name("crisp-proxy".into())
             .spawn(move || {
-                let usage = proxy.usage.clone();
-                runtime.spawn(async move { usage.report(usage::PATIENCE).await });
+                let (usage, off) = (proxy.usage.clone(), proxy.router.beyond_images());
+                runtime.spawn(async move { usage.report(usage::PATIENCE, &off).await });
                 runtime.block_on(proxy::serve(listener, proxy, shutdown));
                 drop(guard);
             })

@@ -149,7 +149,7 @@ pub const FIELDS: &[Field] = &[
         form: "error, warn, info, debug or trace",
         help: "Least severe log lines that are written; `crisp=debug,info` sets it by module.",
         set: |config, text| {
-            level(text)?;
+            log_filter(text)?;
             config.log_level = text.to_owned();
             Ok(())
         },
@@ -301,22 +301,20 @@ fn unix(text: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| "expected unix:///absolute/path".to_owned())
 }
 
-/// A filter takes any word without `=` for a module of that name and then writes nothing else.
-fn level(text: &str) -> Result<(), String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    tracing_subscriber::EnvFilter::try_new(text).map_err(|error| error.to_string())?;
-    let known =
-        |part: &str| part.contains('=') || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level));
-    if text.split(',').all(|part| known(part.trim())) {
-        Ok(())
-    } else {
-        Err("expected error, warn, info, debug or trace, or MODULE=LEVEL parts with commas".into())
-    }
-}
-
 fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     if path.is_absolute() { Ok(path.to_owned()) } else { Err("expected an absolute path".into()) }
+}
+
+/// A word that is no level would be taken for the name of a module, and everything else would fall silent.
+fn log_filter(text: &str) -> Result<(), String> {
+    let is_level =
+        |word: &str| !word.is_empty() && word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    let wrong = || "expected error, warn, info, debug or trace, or for example crisp=debug,info".to_owned();
+    if !text.split(',').all(|part| part.contains('=') || is_level(part)) {
+        return Err(wrong());
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map(drop).map_err(|_| wrong())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -27,6 +27,9 @@ install_packages() {
   log=$(mktemp)
   # Tests start their own containerd, registry and nginx: the packages' services stay stopped.
   if [ ! -e $policy ]; then
+    # Also when interrupted: left behind, it would keep every later package's service from starting.
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    trap 'exit 130' INT TERM
     printf '#!/bin/sh\nexit 101\n' > $policy
     chmod 755 $policy
     made_policy=yes
@@ -34,7 +37,7 @@ install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   local ok=yes
   { apt-get -qq update && apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${packages[@]}"; } > "$log" 2>&1 || ok=
-  [ -z "$made_policy" ] || rm -f $policy
+  [ -z "$made_policy" ] || { rm -f $policy; trap - EXIT INT TERM; }
   [ -n "$ok" ] || { tail -n 20 "$log" >&2; echo "setup: could not install ${packages[*]}" >&2; }
   rm -f "$log"
   packages=()
@@ -67,8 +70,8 @@ e2e() {
   need nft nftables
   need /usr/include/seccomp.h libseccomp-dev
   need pkg-config pkg-config
-  # Only a machine without a recent Go needs Python, to fetch one.
-  command -v go > /dev/null || need pip3 python3-pip
+  # Only a machine without a Go that will do (Debian's is too old) needs Python, to fetch one.
+  tests/peers/build.sh --has-go || need pip3 python3-pip
 }
 
 lint() {

@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Health {
     client: Client,
     metrics: Arc<Metrics>,
+    /// Whether the runtime serves the images too.
+    one_endpoint: bool,
     proxy: tokio::runtime::Handle,
 }
 
@@ -37,7 +39,8 @@ pub struct RuntimeVersion {
 impl Health {
     /// `proxy` is the runtime of the proxy's thread.
     pub fn new(endpoints: &Endpoints, metrics: Arc<Metrics>, proxy: tokio::runtime::Handle) -> Self {
-        Self { client: Client::new(endpoints, &metrics), metrics, proxy }
+        let one_endpoint = endpoints.runtime == endpoints.image;
+        Self { client: Client::new(endpoints, &metrics), metrics, one_endpoint, proxy }
     }
 
     /// Whether the proxy's thread takes work.
@@ -56,6 +59,9 @@ impl Health {
             ))
         });
         self.metrics.set_upstream_up("runtime", answer.is_ok());
+        if self.one_endpoint {
+            self.metrics.set_upstream_up("image", answer.is_ok());
+        }
         answer
     }
 

@@ -143,7 +143,7 @@ impl fmt::Display for Status {
             )?,
             (None, error) => {
                 let error = error.as_deref().unwrap_or("no answer");
-                writeln!(f, "runtime   DOWN at {}: {error}", self.runtime_endpoint)?;
+                writeln!(f, "runtime   DOWN at {}\n          {error}", self.runtime_endpoint)?;
             }
         }
         if self.image_endpoint != self.runtime_endpoint {

@@ -32,7 +32,7 @@ pub enum BindError {
     #[error("{0} exists and is not a socket; remove it, or choose another path")]
     NotASocket(PathBuf),
     /// The system refused.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}")]
     Io {
         /// What was tried.
         action: &'static str,

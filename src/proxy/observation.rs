@@ -86,7 +86,7 @@ impl Drop for Observation {
                 method = self.path.as_ref().map_or("", |path| clip(path.path())),
                 code = metrics::code_name(code),
                 origin = origin.as_str(),
-                duration_ms = after.as_secs_f64() * 1000.0,
+                duration_ms = (after.as_secs_f64() * 1e6).round() / 1e3,
                 detail = self.words.as_deref(),
                 "call failed"
             );

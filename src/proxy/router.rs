@@ -17,6 +17,12 @@ impl Router {
         Self { features }
     }
 
+    /// The names of the features that image calls alone never reach.
+    pub fn beyond_images(&self) -> String {
+        let features = self.features.container.iter().chain(&self.features.sandbox);
+        features.map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
+    }
+
     /// The features that look at a call, in order. None: the call passes through as frames.
     pub fn route(&self, method: Method) -> &[Arc<dyn Feature>] {
         match method {

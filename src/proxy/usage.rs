@@ -38,13 +38,13 @@ impl Usage {
         !self.runtime.load(Ordering::Relaxed)
     }
 
-    /// Logs, at most once, that only the image half of crisp is in use.
-    pub async fn report(&self, patience: Duration) {
+    /// Logs, at most once, that only the image half of crisp is in use and which features are therefore off.
+    pub async fn report(&self, patience: Duration, off: &str) {
         if self.images_only(patience).await {
             tracing::info!(
-                "only image calls arrive: crisp serves as image endpoint. What needs container and pod calls is off: \
-                 container-spec records, restart explanations, the hash shield, service links. Point the kubelet's \
-                 containerRuntimeEndpoint here to use them"
+                off,
+                "only image calls arrive: crisp serves as image endpoint. Features that need container and pod calls \
+                 are off; point the kubelet's containerRuntimeEndpoint here to use them"
             );
         }
     }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A running `crisp serve`; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Crisp {
-    program: PathBuf,
+    pub(crate) program: PathBuf,
     child: Child,
     log: PathBuf,
     pub(crate) socket: PathBuf,

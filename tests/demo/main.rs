@@ -16,6 +16,7 @@ use futures_util::future::try_join_all;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::*;
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 
 use child::Crisp;
@@ -142,9 +143,14 @@ async fn keep_running(crisp: &Crisp, image: &str) -> anyhow::Result<()> {
     say("crictl version");
     say(&format!("crictl pull {image}"));
     say("crictl images; crictl pods; crictl ps -a");
-    say(&format!("crisp status --admin-listen unix://{}", crisp.admin.display()));
+    say(&format!("{} status --admin-listen unix://{}", crisp.program.display(), crisp.admin.display()));
     say(&format!("curl http://{}/metrics", crisp.metrics));
-    Ok(tokio::signal::ctrl_c().await?)
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed?,
+        _ = terminate.recv() => {}
+    }
+    Ok(())
 }
 
 async fn connect(socket: &Path) -> anyhow::Result<Channel> {

