@@ -306,9 +306,8 @@ fn absolute(text: &str) -> Result<PathBuf, String> {
 
 /// A word that is no level would be taken for the name of a module, and everything else would fall silent.
 fn log_filter(text: &str) -> Result<(), String> {
-    let is_level = |word: &str| {
-        !word.is_empty() && word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok()
-    };
+    let is_level =
+        |word: &str| !word.is_empty() && word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
     let wrong = || "expected error, warn, info, debug or trace, or for example crisp=debug,info".to_owned();
     if !text.split(',').all(|part| part.contains('=') || is_level(part)) {
         return Err(wrong());

@@ -150,7 +150,9 @@ async fn health_and_metrics_follow_the_runtime() {
     let _crisp = place.start("log", &["--metrics-listen", &address]).await;
     // One socket serves both, so both say the same.
     let says = |text: &str, value: u8| {
-        ["runtime", "image"].iter().all(|e| text.contains(&format!("crisp_upstream_up{{endpoint=\"{e}\"}} {value}")))
+        ["runtime", "image"]
+            .iter()
+            .all(|e| text.contains(&format!("crisp_upstream_up{{endpoint=\"{e}\"}} {value}")))
     };
     for _ in 0..2 {
         assert_eq!(get(&address, "/livez").await.0, 200);
