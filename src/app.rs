@@ -94,6 +94,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         runtime_endpoint: endpoints.runtime.to_string(),
         image_endpoint: endpoints.image.to_string(),
     });
+    tokio::spawn(first_look(health.clone()));
     tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
     if let Some(listener) = metrics_listener {
         tokio::spawn(report("metrics", http::serve_metrics(listener, health, metrics, shutdown.clone())));
@@ -177,6 +178,14 @@ async fn find_runtime(config: &Config, own: &Path) -> anyhow::Result<(Endpoints,
     let endpoints =
         Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) };
     Ok((endpoints, embedded))
+}
+
+/// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.
+async fn first_look(health: Arc<Health>) {
+    match health.runtime().await {
+        Ok(runtime) => tracing::info!(name = runtime.name, version = runtime.version, "the runtime answers"),
+        Err(error) => tracing::warn!(%error, "the runtime does not answer yet; serving all the same"),
+    }
 }
 
 async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {
