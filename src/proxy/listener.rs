@@ -49,6 +49,8 @@ pub fn bind(path: &Path) -> Result<(StdListener, SocketFile), BindError> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|e| failed("create the directory of", e))?;
     }
+    // Until it listens, nobody else may take the file for a stale one. The lock goes with the descriptor.
+    let _alone = lock_directory(path).map_err(|e| failed("lock the directory of", e))?;
     make_way(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(|e| failed("make a socket for", e))?;
     let address = SockAddr::unix(path).map_err(|e| failed("use the path", e))?;
@@ -95,6 +97,13 @@ pub async fn accept_all(listener: &UnixListener, mut serve: impl FnMut(UnixStrea
             }
         }
     }
+}
+
+/// Keeps other processes of crisp from binding in the same directory.
+fn lock_directory(path: &Path) -> io::Result<std::fs::File> {
+    let directory = std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?;
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(directory)
 }
 
 /// Removes a socket file that nobody answers on.
@@ -162,6 +171,28 @@ mod tests {
         assert!(matches!(bind(&path), Err(BindError::InUse(_))));
         drop((listener, file));
         assert!(!path.exists(), "the file goes with the process");
+    }
+
+    /// Broke: two that started at once both saw the stale file, and the second removed the first one's new socket:
+    /// both ran, and only one could be reached.
+    #[test]
+    fn of_several_that_start_at_once_one_gets_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("crisp.sock");
+        for _ in 0..500 {
+            drop(StdListener::bind(&path).unwrap());
+            let all = std::sync::Barrier::new(8);
+            let bound: Vec<_> = std::thread::scope(|scope| {
+                let start = || {
+                    all.wait();
+                    bind(&path)
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1, "{bound:?}");
+            assert!(bound.iter().all(|bound| matches!(bound, Ok(_) | Err(BindError::InUse(_)))), "{bound:?}");
+        }
     }
 
     #[test]

@@ -262,3 +262,24 @@ async fn status_gives_up_on_a_crisp_that_does_not_answer() {
     assert_eq!(asked.status.code(), Some(69), "{}", err(&asked));
     assert!(err(&asked).contains("no answer within 5 s"), "{}", err(&asked));
 }
+
+/// Broke: the metrics address took connections without end, so whoever reaches it (any pod on the host's network)
+/// could take the descriptors that the kubelet's calls need.
+#[tokio::test]
+async fn connections_to_the_metrics_address_are_few() {
+    let place = Place::new();
+    let _runtime = runtime(&place);
+    let address = free_address();
+    let running = place.start("log", &["--metrics-listen", &address]).await;
+    let before = running.descriptors();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let taken = running.descriptors() - before;
+    assert!((1..=64).contains(&taken), "{taken} connections are open");
+    assert_eq!(place.client().await.unary(VERSION, b"").await.unwrap().code(), "0");
+    drop(silent);
+    assert_eq!(get(&address, "/livez").await.0, 200, "room again");
+}
