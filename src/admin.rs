@@ -5,4 +5,5 @@ pub mod cli;
 pub mod client;
 pub mod health;
 pub mod http;
+mod limited;
 pub mod status;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::health::Health;
-use crate::admin::http;
+use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{Config, Runtime, WELL_KNOWN};
 use crate::intercept::Features;
@@ -66,12 +66,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
     let (admin, admin_file) = listener::bind(&config.admin_listen)?;
     let admin = UnixListener::from_std(admin)?;
-    let metrics_listener = match config.metrics_listen {
-        Some(address) => {
-            Some(TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?)
-        }
-        None => None,
-    };
+    let metrics_port = config.metrics_listen.map(MetricsPort::open);
 
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let proxy_thread = ProxyThread::start(
@@ -96,8 +91,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     });
     tokio::spawn(first_look(health.clone()));
     tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
-    if let Some(listener) = metrics_listener {
-        tokio::spawn(report("metrics", http::serve_metrics(listener, health, metrics, shutdown.clone())));
+    if let Some(port) = metrics_port {
+        tokio::spawn(report("metrics", http::serve_metrics(port, health, metrics, shutdown.clone())));
     }
 
     tracing::info!(

@@ -156,7 +156,7 @@ pub const FIELDS: &[Field] = &[
     },
     Field {
         key: "drain.max",
-        default: "20s",
+        default: "10s",
         form: "duration (ms, s, m, h)",
         help: "How long calls under way may go on after SIGTERM; then they end with UNAVAILABLE.",
         set: |config, text| duration(text).map(|time| config.drain_max = time),

@@ -1,10 +1,7 @@
 //! The two HTTP servers: the admin API (unix socket) and health with metrics (TCP, read-only).
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -12,13 +9,10 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use axum::serve::Listener;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::admin::health::Health;
+use crate::admin::limited::Limited;
 use crate::admin::status::Reporter;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
@@ -26,10 +20,16 @@ use crate::shutdown::Shutdown;
 /// Content type of the metrics' text form.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Connections to the metrics address at a time. Anyone on the node may open them, and calls need descriptors too.
-const MAX_CONNECTIONS: usize = 64;
-/// How long one of them lasts at most.
-const MAX_AGE: Duration = Duration::from_secs(300);
+/// How long after a failure the metrics address is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The address of health and metrics. One that is taken must not take the node's runtime away: crisp serves on, and
+/// tries again.
+#[derive(Debug)]
+pub struct MetricsPort {
+    address: SocketAddr,
+    listener: Option<TcpListener>,
+}
 
 /// Serves the admin API until the shutdown's first stage.
 pub async fn serve_admin(
@@ -44,7 +44,7 @@ pub async fn serve_admin(
 
 /// Serves health and metrics until the shutdown's first stage.
 pub async fn serve_metrics(
-    listener: TcpListener,
+    port: MetricsPort,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     shutdown: Shutdown,
@@ -54,73 +54,41 @@ pub async fn serve_metrics(
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
         .with_state((health, metrics));
-    let listener = Limited { listener, room: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
-    axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
+    let listener = tokio::select! {
+        listener = port.listener() => listener,
+        () = shutdown.released() => return Ok(()),
+    };
+    axum::serve(Limited::new(listener), router)
+        .with_graceful_shutdown(shutdown.release_token().cancelled_owned())
+        .await
 }
 
-/// A TCP listener with few connections at a time. Others wait in the backlog, where they cost no descriptor.
-#[derive(Debug)]
-struct Limited {
-    listener: TcpListener,
-    room: Arc<Semaphore>,
-}
+// === impl MetricsPort ===
 
-/// A connection and its place among the few. It lasts for [`MAX_AGE`] at most, so that silent ones make room again.
-#[derive(Debug)]
-struct Counted {
-    stream: TcpStream,
-    age: Pin<Box<Sleep>>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-// === impl Limited ===
-
-impl Listener for Limited {
-    type Io = Counted;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Counted, SocketAddr) {
-        // The semaphore is never closed, so there is always a place in the end.
-        let place = self.room.clone().acquire_owned().await.ok();
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let age = Box::pin(tokio::time::sleep(MAX_AGE));
-        (Counted { stream, age, _place: place }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-// === impl Counted ===
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.age.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+impl MetricsPort {
+    /// Tries to listen.
+    pub fn open(address: SocketAddr) -> Self {
+        let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        });
+        if let Err(error) = &bound {
+            tracing::error!(%address, %error, "no metrics and health for now: cannot listen; trying on");
         }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        Self { address, listener: bound.ok() }
     }
-}
 
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        if self.age.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+    /// The listener, as soon as the port is free.
+    async fn listener(self) -> TcpListener {
+        if let Some(listener) = self.listener {
+            return listener;
         }
-        Pin::new(&mut self.stream).poll_write(cx, data)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        loop {
+            tokio::time::sleep(RETRY).await;
+            if let Ok(listener) = TcpListener::bind(self.address).await {
+                return listener;
+            }
+        }
     }
 }
 

@@ -255,6 +255,7 @@ async fn the_end_of_a_call_is_told_with_its_code() {
     eventually("the call waits", || runtime.running() == 1).await;
     drop(call);
     assert_eq!(soon("the end", told.recv()).await.unwrap(), tonic::Code::Cancelled);
+    eventually("the runtime knows", || runtime.running() == 0).await;
     let call = client.ask(PULL, b"").await;
     eventually("the call waits", || runtime.running() == 1).await;
     crisp.shutdown.end();
