@@ -59,6 +59,8 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
 }
 
 async fn run(config: Config) -> anyhow::Result<()> {
+    // First of all, so that a signal from now on leaves no socket file behind.
+    let mut signals = Signals::new()?;
     let metrics = Metrics::new();
     let shutdown = Shutdown::default();
 
@@ -105,7 +107,6 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // Tells systemd, if it asked. Without it there is nobody to tell.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
-    let mut signals = Signals::new()?;
     tokio::select! {
         name = signals.next() => {
             tracing::info!(signal = name, drain_max = ?config.drain_max, "releasing the sockets, draining calls");

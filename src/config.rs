@@ -296,9 +296,12 @@ fn flag_of(key: &str) -> String {
 }
 
 fn unix(text: &str) -> Result<PathBuf, String> {
-    text.strip_prefix("unix://")
+    let path = text
+        .strip_prefix("unix://")
         .and_then(|path| absolute(path).ok())
-        .ok_or_else(|| "expected unix:///absolute/path".to_owned())
+        .ok_or_else(|| "expected unix:///absolute/path".to_owned())?;
+    // What the kernel takes: 108 bytes with the closing zero.
+    if path.as_os_str().len() < 108 { Ok(path) } else { Err("a socket's path has at most 107 bytes".into()) }
 }
 
 fn absolute(text: &str) -> Result<PathBuf, String> {

@@ -31,6 +31,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream;
 use k8s_cri::v1::image_service_server::ImageServiceServer;
@@ -108,6 +109,10 @@ pub async fn start(dir: &Path) -> Result<Embedded, Error> {
             .add_service(images);
         let connections = stream::unfold(listener, |listener| async move {
             let accepted = listener.accept().await.map(|(connection, _)| connection);
+            if accepted.is_err() {
+                // Mostly a lack of descriptors, which trying at once would not end.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
             Some((accepted, listener))
         });
         let served = router.serve_with_incoming_shutdown(connections, stopped).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use tonic::Code;
 
-use crate::cri::{Method, view};
+use crate::cri::{Method, Raw, view};
 use crate::error::{Error, Kind, Origin};
 use crate::intercept::read;
 use crate::metrics::Metrics;
@@ -49,15 +49,21 @@ impl Health {
         matches!(tokio::time::timeout(PATIENCE, turn).await, Ok(Ok(())))
     }
 
+    /// Whether everything behind crisp answers: the runtime, and the image service where it is another one.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let runtime = self.runtime().await.map(drop);
+        if self.one_endpoint {
+            return runtime;
+        }
+        // What the kubelet asks an image service first.
+        let image = in_time("image service", self.ask(Method::IMAGE_FS_INFO, b"")).await.map(drop);
+        self.metrics.set_upstream_up("image", image.is_ok());
+        runtime.and(image)
+    }
+
     /// Asks the runtime for its version, on crisp's own connection.
     pub async fn runtime(&self) -> Result<RuntimeVersion, Error> {
-        let answer = tokio::time::timeout(PATIENCE, self.version()).await.unwrap_or_else(|_| {
-            Err(Error::new(
-                Kind::Unavailable,
-                Origin::Runtime,
-                "the container runtime does not answer within 1 s",
-            ))
-        });
+        let answer = in_time("container runtime", self.version()).await;
         self.metrics.set_upstream_up("runtime", answer.is_ok());
         if self.one_endpoint {
             self.metrics.set_upstream_up("image", answer.is_ok());
@@ -66,14 +72,8 @@ impl Health {
     }
 
     async fn version(&self) -> Result<RuntimeVersion, Error> {
-        let mut metadata = HeaderMap::new();
-        metadata.insert("grpc-timeout", HeaderValue::from_static("1S"));
         // VersionRequest { version: "0.1.0" }, what the kubelet sends.
-        let raw = self.client.call(Method::VERSION, metadata, b"\x0a\x050.1.0").await?;
-        if raw.code() != Code::Ok {
-            let text = format!("the container runtime answers Version with {:?}", raw.code());
-            return Err(Error::new(Kind::Unavailable, Origin::Runtime, text));
-        }
+        let raw = self.ask(Method::VERSION, b"\x0a\x050.1.0").await?;
         let version: view::VersionResponse = read(&raw.unary_message()?)?;
         Ok(RuntimeVersion {
             name: version.runtime_name,
@@ -81,4 +81,22 @@ impl Health {
             api: version.runtime_api_version,
         })
     }
+
+    async fn ask(&self, method: Method, message: &[u8]) -> Result<Raw, Error> {
+        let mut metadata = HeaderMap::new();
+        metadata.insert("grpc-timeout", HeaderValue::from_static("1S"));
+        let raw = self.client.call(method, metadata, message).await?;
+        if raw.code() == Code::Ok {
+            return Ok(raw);
+        }
+        let text = format!("the container runtime answers {} with {:?}", method.name(), raw.code());
+        Err(Error::new(Kind::Unavailable, Origin::Runtime, text))
+    }
+}
+
+async fn in_time<T>(whom: &str, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
+        let text = format!("the {whom} does not answer within 1 s");
+        Err(Error::new(Kind::Unavailable, Origin::Runtime, text))
+    })
 }

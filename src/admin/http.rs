@@ -103,15 +103,15 @@ async fn livez(State((health, _)): Served) -> Response {
 }
 
 async fn readyz(State((health, _)): Served) -> Response {
-    match health.runtime().await {
-        Ok(_) => "ready\n".into_response(),
+    match health.ready().await {
+        Ok(()) => "ready\n".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
 async fn scrape(State((health, metrics)): Served) -> Response {
     // Asking keeps `crisp_upstream_up` true to the moment of the scrape.
-    let _ = health.runtime().await;
+    let _ = health.ready().await;
     match metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

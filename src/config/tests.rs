@@ -28,6 +28,15 @@ fn all_mistakes_are_told_at_once_with_their_paths() {
     assert_eq!(mistakes.len(), 6, "{mistakes:#?}");
 }
 
+/// Broke: crisp started and could then reach no runtime.
+#[test]
+fn a_path_too_long_for_a_socket_is_a_mistake() {
+    let path = |length: usize| format!("unix:///{}", "x".repeat(length - 1));
+    assert!(load("", &[("runtimeEndpoint", &path(107))]).is_ok());
+    let Mistakes(mistakes) = load("", &[("runtimeEndpoint", &path(108))]).unwrap_err();
+    assert!(mistakes[0].contains("at most 107 bytes"), "{mistakes:?}");
+}
+
 #[test]
 fn a_proxy_of_itself_is_refused() {
     let Mistakes(mistakes) = load("listen: unix:///a\nruntimeEndpoint: unix:///a\n", &[]).unwrap_err();

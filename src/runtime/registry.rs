@@ -207,6 +207,11 @@ impl Repository<'_> {
         what: &str,
     ) -> Result<HeaderValue, RegistryError> {
         let realm = parse_url(realm, what)?;
+        if realm.scheme() == "http" && !is_loopback(self.name.host()) {
+            // Else a registry elsewhere could have the credentials sent to a service of this machine.
+            let reason = "the registry names a token server without TLS".to_owned();
+            return Err(RegistryError::Authentication { what: what.to_owned(), reason });
+        }
         let client = self.registry.client(&realm).map_err(|error| transport(what, error))?;
         let mut fields = vec![("scope", scope)];
         fields.extend(service.map(|service| ("service", service)));

@@ -297,3 +297,19 @@ async fn a_taken_metrics_port_does_not_stop_the_proxy() {
     eventually("metrics are served", || std::net::TcpStream::connect(&address).is_ok()).await;
     assert_eq!(get(&address, "/livez").await.0, 200);
 }
+
+/// Broke: crisp was ready, and its gauge said so, while an image service of its own was gone.
+#[tokio::test]
+async fn readiness_is_that_of_the_image_service_too() {
+    let place = Place::new();
+    let _runtime = runtime(&place);
+    let (address, images) = (free_address(), place.path("images.sock"));
+    let image_endpoint = format!("unix://{}", images.display());
+    let more = ["--metrics-listen", &address, "--image-endpoint", &image_endpoint];
+    let _crisp = place.start("log", &more).await;
+    assert_eq!(get(&address, "/readyz").await.0, 503);
+    assert!(get(&address, "/metrics").await.1.contains("crisp_upstream_up{endpoint=\"image\"} 0"));
+    let _images = FakeRuntime::answering(&images, Reply::of(&[b""]));
+    assert_eq!(get(&address, "/readyz").await.0, 200);
+    assert!(get(&address, "/metrics").await.1.contains("crisp_upstream_up{endpoint=\"image\"} 1"));
+}
