@@ -8,6 +8,7 @@
 mod support {
     pub(crate) mod client;
     pub(crate) mod figures;
+    pub(crate) mod load;
     pub(crate) mod messages;
     pub(crate) mod options;
     pub(crate) mod process;

@@ -1,7 +1,7 @@
-//! The client: one HTTP/2 connection, calls in a closed loop, every reply checked.
+//! A client on the `h2` crate alone: it sees every byte and can leave replies unread.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -14,27 +14,12 @@ use tokio::task::JoinSet;
 use crate::support::messages::Call;
 
 /// How long a call may take before the run is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A target that fails so often in one slot is broken.
-const MAX_ERRORS: u64 = 100;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to one target.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     sender: SendRequest<Bytes>,
-}
-
-/// What came of one slot.
-#[derive(Debug, Default)]
-pub(crate) struct Slot {
-    /// Nanoseconds of each call that succeeded, sorted.
-    pub(crate) latencies: Vec<u64>,
-    /// From the first call to the end of the last.
-    pub(crate) took: Duration,
-    /// Calls that failed.
-    pub(crate) errors: u64,
-    /// What the first of them said.
-    pub(crate) first_error: Option<String>,
 }
 
 impl Client {
@@ -64,25 +49,9 @@ impl Client {
         ended_well(body.trailers().await?)
     }
 
-    /// Calls from `callers` loops until the slot is over.
-    pub(crate) async fn slot(&self, call: &Call, callers: usize, length: Duration) -> anyhow::Result<Slot> {
-        let started = Instant::now();
-        let mut loops = JoinSet::new();
-        for _ in 0..callers {
-            let (client, call) = (self.clone(), call.clone());
-            loops.spawn(async move { client.repeat(&call, started + length).await });
-        }
-        let all = tokio::time::timeout(length + PATIENCE, loops.join_all()).await;
-        let all = all.with_context(|| format!("{}: a call hangs", call.name))?;
-        let took = started.elapsed();
-        let mut slot = Slot { took, ..Slot::default() };
-        for part in all {
-            slot.latencies.extend(part.latencies);
-            slot.errors += part.errors;
-            slot.first_error = slot.first_error.or(part.first_error);
-        }
-        slot.latencies.sort_unstable();
-        Ok(slot)
+    /// Makes one call and checks the length of the reply and its code.
+    pub(crate) async fn call(&self, call: &Call) -> anyhow::Result<()> {
+        self.finish(self.open(call).await?, call.reply.len()).await
     }
 
     /// Opens calls, reads nothing for a while, then everything: all the replies are under way at once.
@@ -100,24 +69,6 @@ impl Client {
             .await
             .context("a stalled call hangs")?;
         all.into_iter().collect()
-    }
-
-    async fn repeat(&self, call: &Call, until: Instant) -> Slot {
-        let mut slot = Slot::default();
-        let mut now = Instant::now();
-        while now < until && slot.errors < MAX_ERRORS {
-            let result = async { self.finish(self.open(call).await?, call.reply.len()).await }.await;
-            let after = Instant::now();
-            match result {
-                Ok(()) => slot.latencies.push(u64::try_from((after - now).as_nanos()).unwrap_or(u64::MAX)),
-                Err(error) => {
-                    slot.errors += 1;
-                    slot.first_error.get_or_insert_with(|| format!("{error:#}"));
-                }
-            }
-            now = after;
-        }
-        slot
     }
 
     /// Sends the request and waits for the head of the reply.

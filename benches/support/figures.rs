@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::client::Slot;
+use crate::support::load::Slot;
 use crate::support::target::DIRECT;
 
 /// Concurrencies that are measured.

@@ -6,6 +6,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use k8s_cri::v1;
 use prost::Message;
 
+/// Length of gRPC's prefix before a message.
+pub(crate) const PREFIX: usize = 5;
+
 /// One method that is measured.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
@@ -61,7 +64,7 @@ pub(crate) fn calls() -> [Call; 3] {
 
 fn framed(message: &impl Message) -> Bytes {
     let message = message.encode_to_vec();
-    let mut bytes = BytesMut::with_capacity(5 + message.len());
+    let mut bytes = BytesMut::with_capacity(PREFIX + message.len());
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     bytes.put_slice(&message);

@@ -29,6 +29,8 @@ pub(crate) struct Options {
     pub(crate) gate: bool,
     /// The only method to measure.
     pub(crate) only: Option<String>,
+    /// Whether tonic makes the calls, or h2 alone.
+    pub(crate) tonic: bool,
     /// Another crisp program to measure beside this one.
     pub(crate) other: Option<PathBuf>,
 }
@@ -58,6 +60,13 @@ impl Options {
                     .help("Measure this method only, for example to profile"),
             )
             .arg(
+                Arg::new("client")
+                    .long("client")
+                    .value_parser(["tonic", "h2"])
+                    .default_value("tonic")
+                    .help("Who calls: a gRPC client, or the lightest HTTP/2 client there is"),
+            )
+            .arg(
                 Arg::new("other")
                     .long("other")
                     .value_name("PATH")
@@ -79,6 +88,7 @@ impl Options {
             slot: Duration::from_millis(if quick { 40 } else { number("slot-ms").into() }),
             gate: matches.get_flag("gate"),
             only: matches.get_one("only").cloned(),
+            tonic: matches.get_one::<String>("client").is_some_and(|client| client == "tonic"),
             other: matches.get_one("other").cloned(),
         })
     }

@@ -10,10 +10,11 @@ pub(crate) fn print(options: &Options, runs: &[Run]) {
     let calls: u64 = runs.iter().map(Run::calls).sum();
     let errors: u64 = runs.iter().map(Run::errors).sum();
     println!(
-        "Medians over {} runs of {} interleaved rounds, slots of {} ms; {calls} calls, {errors} errors.",
+        "Medians over {} runs of {} interleaved rounds, slots of {} ms, client {}; {calls} calls, {errors} errors.",
         options.runs,
         options.rounds,
-        options.slot.as_millis()
+        options.slot.as_millis(),
+        if options.tonic { "tonic" } else { "h2" }
     );
     println!("Ratios and added times are against direct calls in the same round.");
     let cells = messages::calls().into_iter().flat_map(|call| CALLERS.map(|callers| (call.clone(), callers)));

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use tokio::time::sleep;
 
-use crate::support::client::Slot;
 use crate::support::figures::{CALLERS, Cell, Measured, Run};
+use crate::support::load::Slot;
 use crate::support::messages::Call;
 use crate::support::options::Options;
 use crate::support::target::{Bench, Target};
@@ -84,7 +84,7 @@ async fn warm_up(target: &Target, calls: &[Call], options: &Options) -> anyhow::
 }
 
 async fn measure(target: &Target, call: &Call, callers: usize, length: Duration) -> anyhow::Result<Slot> {
-    let slot = target.client.slot(call, callers, length).await.with_context(|| target.name.to_owned())?;
+    let slot = target.caller.slot(call, callers, length).await.with_context(|| target.name.to_owned())?;
     if let Some(error) = &slot.first_error {
         eprintln!("{} errors of {} in {}: {error}", slot.errors, target.name, call.name);
     }

@@ -7,6 +7,7 @@ use std::{env, fs};
 use anyhow::Context;
 
 use crate::support::client::Client;
+use crate::support::load::Caller;
 use crate::support::messages::{self, Call};
 use crate::support::options::Options;
 use crate::support::process::{self, Process};
@@ -35,7 +36,10 @@ pub(crate) struct Bench {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) name: &'static str,
+    /// For what only a client on h2 alone can do.
     pub(crate) client: Client,
+    /// For the load.
+    pub(crate) caller: Caller,
     proxy: Option<Proxy>,
 }
 
@@ -59,16 +63,14 @@ impl Bench {
             Process::start(Command::new(env::current_exe()?).arg("--stub").arg(&stub_socket), &stub_socket)
                 .await?;
 
-        let mut targets =
-            vec![Target { name: DIRECT, client: Client::connect(&stub_socket).await?, proxy: None }];
-        targets.push(
-            crisp(CRISP, Path::new(env!("CARGO_BIN_EXE_crisp")), directory.path(), &stub_socket).await?,
-        );
+        let mut targets = vec![Target::connect(DIRECT, &stub_socket, None, options).await?];
+        let program = Path::new(env!("CARGO_BIN_EXE_crisp"));
+        targets.push(crisp(CRISP, program, directory.path(), &stub_socket, options).await?);
         if let Some(program) = &options.other {
-            targets.push(crisp(OTHER, program, directory.path(), &stub_socket).await?);
+            targets.push(crisp(OTHER, program, directory.path(), &stub_socket, options).await?);
         }
         match nginx_program() {
-            Some(program) => targets.push(nginx(&program, directory.path(), &stub_socket).await?),
+            Some(program) => targets.push(nginx(&program, directory.path(), &stub_socket, options).await?),
             None => eprintln!(
                 "nginx is not installed: its columns are left out (Debian: apt install nginx-light)"
             ),
@@ -78,6 +80,17 @@ impl Bench {
 }
 
 impl Target {
+    async fn connect(
+        name: &'static str,
+        socket: &Path,
+        proxy: Option<Proxy>,
+        options: &Options,
+    ) -> anyhow::Result<Self> {
+        let client = Client::connect(socket).await?;
+        let caller = if options.tonic { Caller::tonic(socket).await? } else { Caller::H2(client.clone()) };
+        Ok(Self { name, client, caller, proxy })
+    }
+
     /// CPU time of the proxy so far.
     pub(crate) fn cpu(&self) -> anyhow::Result<Option<std::time::Duration>> {
         self.proxy.as_ref().map(|proxy| process::cpu(proxy.id)).transpose()
@@ -89,7 +102,13 @@ impl Target {
     }
 }
 
-async fn crisp(name: &'static str, program: &Path, directory: &Path, stub: &Path) -> anyhow::Result<Target> {
+async fn crisp(
+    name: &'static str,
+    program: &Path,
+    directory: &Path,
+    stub: &Path,
+    options: &Options,
+) -> anyhow::Result<Target> {
     let directory = directory.join(name.replace(' ', "-"));
     fs::create_dir(&directory)?;
     let socket = directory.join("crisp.sock");
@@ -105,10 +124,10 @@ async fn crisp(name: &'static str, program: &Path, directory: &Path, stub: &Path
         .args(["--drain-max", "1s"]);
     let process = Process::start(&mut command, &socket).await?;
     let proxy = Proxy { id: process.id(), _process: process };
-    Ok(Target { name, client: Client::connect(&socket).await?, proxy: Some(proxy) })
+    Target::connect(name, &socket, Some(proxy), options).await
 }
 
-async fn nginx(program: &Path, directory: &Path, stub: &Path) -> anyhow::Result<Target> {
+async fn nginx(program: &Path, directory: &Path, stub: &Path, options: &Options) -> anyhow::Result<Target> {
     let directory = directory.join("nginx");
     fs::create_dir(&directory)?;
     let socket = directory.join("nginx.sock");
@@ -118,11 +137,7 @@ async fn nginx(program: &Path, directory: &Path, stub: &Path) -> anyhow::Result<
     command.arg("-p").arg(&directory).arg("-c").arg(&config).args(["-e", "stderr"]);
     let process = Process::start(&mut command, &socket).await?;
     let id = process.worker().context("nginx")?;
-    Ok(Target {
-        name: NGINX,
-        client: Client::connect(&socket).await?,
-        proxy: Some(Proxy { _process: process, id }),
-    })
+    Target::connect(NGINX, &socket, Some(Proxy { _process: process, id }), options).await
 }
 
 /// One worker, and nothing that would make it close a connection or write to disk. Without `user root` the worker

@@ -11,6 +11,10 @@ use crate::proxy::intercepted::Replies;
 use crate::proxy::pump::{self, Ended};
 use crate::proxy::upstream::Link;
 
+/// How much of a request goes out together with its head. h2 gives a stream no room until its head is on the wire;
+/// to wait for that would wake the runtime twice for every small request.
+const WITH_HEAD: usize = 16 * 1024;
+
 /// The request on its way to the runtime.
 #[derive(Debug)]
 pub(super) struct Outgoing {
@@ -77,13 +81,14 @@ async fn send_request(
     bytes: &mut usize,
 ) -> Ended {
     let last = body.is_end_stream();
-    if pump::send(upstream, first, last).await.is_err() {
+    let mut ahead = WITH_HEAD;
+    if pump::send_ahead(upstream, first, last, &mut ahead).await.is_err() {
         return Ended::Sink;
     }
     if last {
         return Ended::Whole(None);
     }
-    pump::carry(body, upstream, |chunk| *bytes += chunk.len()).await
+    pump::carry_ahead(body, upstream, ahead, |chunk| *bytes += chunk.len()).await
 }
 
 /// Relays the reply. Gives the runtime's code when the reply came to its end.

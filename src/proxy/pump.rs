@@ -1,4 +1,4 @@
-//! Carries a body from one stream to another without ever holding more than the receiver has room for.
+//! Carries a body from one stream to another without holding more than the receiver has room for.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -32,13 +32,23 @@ pub(super) enum Event {
 pub(super) async fn carry(
     from: &mut RecvStream,
     to: &mut SendStream<Bytes>,
+    seen: impl FnMut(&Bytes),
+) -> Ended {
+    carry_ahead(from, to, 0, seen).await
+}
+
+/// As [`carry`], but up to `ahead` bytes are sent without waiting for room.
+pub(super) async fn carry_ahead(
+    from: &mut RecvStream,
+    to: &mut SendStream<Bytes>,
+    mut ahead: usize,
     mut seen: impl FnMut(&Bytes),
 ) -> Ended {
     loop {
         match poll_fn(|cx| poll_event(from, to, cx)).await {
             Event::Data(chunk) => {
                 let last = from.is_end_stream();
-                if send(to, chunk.clone(), last).await.is_err() {
+                if send_ahead(to, chunk.clone(), last, &mut ahead).await.is_err() {
                     return Ended::Sink;
                 }
                 seen(&chunk);
@@ -84,6 +94,20 @@ pub(super) fn poll_event(
             Err(error) => Event::Ended(Ended::Source(error)),
         },
     })
+}
+
+/// Sends a piece at once if it is within `ahead`, which it then uses up; otherwise as the receiver's windows allow.
+pub(super) async fn send_ahead(
+    to: &mut SendStream<Bytes>,
+    chunk: Bytes,
+    last: bool,
+    ahead: &mut usize,
+) -> Result<(), h2::Error> {
+    if chunk.is_empty() || chunk.len() > *ahead {
+        return send(to, chunk, last).await;
+    }
+    *ahead -= chunk.len();
+    to.send_data(chunk, last)
 }
 
 /// Sends a piece as the receiver's windows allow.
