@@ -45,11 +45,17 @@ impl Process {
         self.child.id()
     }
 
-    /// The id of its only child process, once it has one.
-    pub(crate) fn worker(&self) -> anyhow::Result<u32> {
+    /// The id of its only child process. It may come a little later than the socket.
+    pub(crate) async fn worker(&self) -> anyhow::Result<u32> {
         let id = self.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
-        children.split_whitespace().next().context("no worker process")?.parse().context("not a process id")
+        for _ in 0..PATIENCE.as_millis() / STEP.as_millis() {
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+            if let Some(child) = children.split_whitespace().next() {
+                return child.parse().context("not a process id");
+            }
+            sleep(STEP).await;
+        }
+        bail!("no worker process")
     }
 
     fn stop(&mut self) -> std::io::Result<()> {

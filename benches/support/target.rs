@@ -136,7 +136,7 @@ async fn nginx(program: &Path, directory: &Path, stub: &Path, options: &Options)
     let mut command = Command::new(program);
     command.arg("-p").arg(&directory).arg("-c").arg(&config).args(["-e", "stderr"]);
     let process = Process::start(&mut command, &socket).await?;
-    let id = process.worker().context("nginx")?;
+    let id = process.worker().await.context("nginx")?;
     Target::connect(NGINX, &socket, Some(Proxy { _process: process, id }), options).await
 }
 
