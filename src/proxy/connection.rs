@@ -19,6 +19,10 @@ use crate::proxy::upstream::{Links, server_settings};
 use crate::proxy::{Proxy, head, intercepted, passthrough};
 use crate::shutdown::Shutdown;
 
+/// How many calls are taken in a row before those taken get their turn. In a burst of calls the runtime then works on
+/// the first while the last are still being read.
+const BURST: usize = 8;
+
 /// What the calls on one connection share.
 #[derive(Debug)]
 struct Connection {
@@ -47,11 +51,17 @@ async fn serve_calls(stream: UnixStream, shared: Arc<Connection>) -> Result<(), 
         () = &mut released => return Ok(()),
     };
     let mut draining = false;
+    let mut in_a_row = 0;
     loop {
+        if in_a_row == BURST {
+            in_a_row = 0;
+            tokio::task::yield_now().await;
+        }
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
                     tokio::spawn(handle(request, respond, shared.clone()));
+                    in_a_row += 1;
                 }
                 Some(Err(error)) => return Err(error),
                 None => return Ok(()),
