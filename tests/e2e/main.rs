@@ -7,5 +7,10 @@ mod crictl;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;
+mod leases;
 mod pods;
+#[path = "../support/pulls_under_leases.rs"]
+mod pulls_under_leases;
+#[path = "../support/registry.rs"]
+mod registry;
 mod report;

@@ -4,8 +4,13 @@
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with e2e, which uses more of it")]
 mod lab;
+mod leases;
 mod outage;
 mod parity;
+#[path = "../support/pulls_under_leases.rs"]
+mod pulls_under_leases;
+#[path = "../support/registry.rs"]
+mod registry;
 mod streams;
 mod suite;
 mod transcript;

@@ -79,6 +79,11 @@ impl Containerd {
         self.process.as_mut().expect("a process").kill();
     }
 
+    /// Lets containerd pull from a registry at `host:port` that speaks plain HTTP.
+    pub(crate) fn trust(&self, registry: &str) {
+        write_mirror(&self.scratch, registry, registry);
+    }
+
     /// `unix://` and the path, as programs want it.
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
@@ -102,12 +107,16 @@ impl Drop for Containerd {
 /// hosts.toml files, because the older `registry.mirrors` keys make containerd 2.1 and newer leave its normal pull path.
 fn write_mirrors(scratch: &Scratch, registry: &str) {
     for host in MIRRORED.into_iter().chain([registry]) {
-        let hosts = format!(
-            "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
-        );
-        scratch.write(&format!("hosts/{host}/hosts.toml"), &hosts);
+        write_mirror(scratch, host, registry);
     }
     fs::create_dir_all(scratch.join("opt")).expect("make a folder");
+}
+
+fn write_mirror(scratch: &Scratch, host: &str, registry: &str) {
+    let hosts = format!(
+        "server = \"http://{registry}\"\n[host.\"http://{registry}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+    );
+    scratch.write(&format!("hosts/{host}/hosts.toml"), &hosts);
 }
 
 fn config(scratch: &Scratch, registry: &str) -> String {
