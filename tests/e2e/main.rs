@@ -8,4 +8,8 @@ mod crictl;
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;
 mod pods;
+#[path = "../support/random.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
+mod random;
+mod references;
 mod report;
