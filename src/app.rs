@@ -75,7 +75,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         listener,
         Proxy {
             endpoints: endpoints.clone(),
-            router: Router::new(Features::new(&metrics)),
+            router: Router::new(Features::new(&metrics, &config.image_aci_names)),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         },

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
+use crate::image::AciNames;
+
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -32,6 +34,8 @@ pub struct Config {
     pub log_level: String,
     /// How long calls may go on after SIGTERM.
     pub drain_max: Duration,
+    /// Which names are ACI images by themselves.
+    pub image_aci_names: AciNames,
 }
 
 /// Where the runtime is.
@@ -161,6 +165,14 @@ pub const FIELDS: &[Field] = &[
         help: "How long calls under way may go on after SIGTERM; then they end with UNAVAILABLE.",
         set: |config, text| duration(text).map(|time| config.drain_max = time),
     },
+    Field {
+        key: "image.aciPrefixes",
+        default: "",
+        form: "HOST[/PATH],...",
+        help: "Names below these are ACI images without an annotation, besides those of the reserved host \
+               aci.crisp.invalid.",
+        set: |config, text| AciNames::parse(text).map(|names| config.image_aci_names = names),
+    },
 ];
 
 // === impl Config ===
@@ -204,6 +216,7 @@ impl Config {
             log_format: LogFormat::Text,
             log_level: String::new(),
             drain_max: Duration::ZERO,
+            image_aci_names: AciNames::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod container;
 mod image;
+mod image_spec;
 mod sandbox;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use prost::Message;
 use crate::cri::plan::{OnReply, Step};
 use crate::cri::{Call, Forward, Plan, Policy};
 use crate::error::{Error, Kind, Origin};
+use crate::image::AciNames;
 use crate::metrics::Metrics;
 
 /// One thing that crisp does with a call.
@@ -40,11 +42,13 @@ pub struct Features {
 }
 
 impl Features {
-    /// The features of this release. They only observe.
-    pub fn new(metrics: &Arc<Metrics>) -> Self {
+    /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call;
+    /// the others only observe.
+    pub fn new(metrics: &Arc<Metrics>, aci: &AciNames) -> Self {
+        let specs = Arc::new(image_spec::ImageSpecs::new(aci.clone()));
         Self {
-            image: vec![Arc::new(image::Observer::new(metrics.clone()))],
-            container: vec![Arc::new(container::Observer::new(metrics.clone()))],
+            image: vec![specs.clone(), Arc::new(image::Observer::new(metrics.clone()))],
+            container: vec![specs, Arc::new(container::Observer::new(metrics.clone()))],
             sandbox: vec![Arc::new(sandbox::Observer::new(metrics.clone()))],
         }
     }

@@ -18,10 +18,11 @@
 //!
 //! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
-//! patches protobuf; [`containerd`] speaks containerd's own API; [`runtime`] is the runtime built in; [`admin`] is
-//! what people see of a running crisp.
+//! patches protobuf; [`image`] knows how images are named; [`containerd`] speaks
+//! containerd's own API; [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
 //!
-//! `proxy` uses `intercept`, which uses `cri` and `wire`; `wire`, `cri`, `error`, `config` and `metrics` are leaves.
+//! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `error`, `config` and
+//! `metrics` are leaves.
 
 pub mod admin;
 pub mod app;
@@ -29,6 +30,7 @@ pub mod config;
 pub mod containerd;
 pub mod cri;
 pub mod error;
+pub mod image;
 pub mod intercept;
 pub mod metrics;
 pub mod proxy;

@@ -8,7 +8,10 @@ use crisp::app;
 
 fn main() -> ExitCode {
     let matches = cli::command().get_matches();
-    let Some((name, matches)) = matches.subcommand() else { return ExitCode::from(exit::USAGE) };
+    let Some((mut name, mut matches)) = matches.subcommand() else { return ExitCode::from(exit::USAGE) };
+    if let Some(inner) = matches.subcommand() {
+        (name, matches) = inner;
+    }
     let config = match cli::config(matches) {
         Ok(config) => config,
         Err(error) => return fail(exit::CONFIG, &error),
@@ -22,17 +25,25 @@ fn main() -> ExitCode {
                 fail(code, &format!("{error:#}"))
             }
         },
-        _ => {
-            let json = matches.get_one::<String>("output").is_some_and(|form| form == "json");
-            match ask(cli::status::run(&config.admin_listen, json, &mut std::io::stdout())) {
+        "inspect" => {
+            let image = matches.get_one::<String>("image").map(String::as_str).unwrap_or_default();
+            match cli::image::inspect(image, &config.image_aci_names, json(matches), &mut std::io::stdout()) {
                 Ok(()) => ExitCode::from(exit::OK),
-                Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
-                    fail(exit::UNREACHABLE, &error.to_string())
-                }
                 Err(error) => fail(exit::FAILURE, &error.to_string()),
             }
         }
+        _ => match ask(cli::status::run(&config.admin_listen, json(matches), &mut std::io::stdout())) {
+            Ok(()) => ExitCode::from(exit::OK),
+            Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
+                fail(exit::UNREACHABLE, &error.to_string())
+            }
+            Err(error) => fail(exit::FAILURE, &error.to_string()),
+        },
     }
+}
+
+fn json(matches: &clap::ArgMatches) -> bool {
+    matches.get_one::<String>("output").is_some_and(|form| form == "json")
 }
 
 /// Runs one question to a running crisp.

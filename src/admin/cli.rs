@@ -1,5 +1,6 @@
-//! The command line: one function that describes it, one file per command that asks a running crisp.
+//! The command line: one function that describes it, one file per command beside `serve`.
 
+pub mod image;
 pub mod status;
 
 use clap::{Arg, ArgMatches, Command, ValueHint};
@@ -47,14 +48,27 @@ pub fn command() -> Command {
                 .after_help(EXIT_CODES)
                 .arg(config_file())
                 .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
-                .arg(
-                    Arg::new("output")
-                        .short('o')
-                        .long("output")
-                        .value_name("FORM")
-                        .value_parser(["text", "json"])
-                        .default_value("text")
-                        .help("Form of the summary"),
+                .arg(output("summary")),
+        )
+        .subcommand(
+            Command::new("image")
+                .about("Look into names and specs of images")
+                .after_help(EXIT_CODES)
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommand(
+                    Command::new("inspect")
+                        .about("Show how a name or an ImageSpec is understood; needs no running crisp")
+                        .after_help(EXIT_CODES)
+                        .arg(config_file())
+                        .args(FIELDS.iter().filter(|f| f.key == "image.aciPrefixes").map(field))
+                        .arg(output("answer"))
+                        .arg(
+                            Arg::new("image")
+                                .value_name("REF|JSON")
+                                .required(true)
+                                .help("An image as pods write it, or a spec such as {\"aci\":{\"name\":\"coreos.com/etcd\"}}"),
+                        ),
                 ),
         )
 }
@@ -75,6 +89,16 @@ pub fn config(matches: &ArgMatches) -> Result<Config, String> {
         let place = file.map(|(path, _)| format!(" (file {path})")).unwrap_or_default();
         format!("the configuration is wrong{place}:\n{mistakes}")
     })
+}
+
+fn output(what: &str) -> Arg {
+    Arg::new("output")
+        .short('o')
+        .long("output")
+        .value_name("FORM")
+        .value_parser(["text", "json"])
+        .default_value("text")
+        .help(format!("Form of the {what}"))
 }
 
 fn config_file() -> Arg {

@@ -16,9 +16,9 @@ use super::credentials::Credentials;
 use super::digest::Sha256;
 use super::layout::LayoutError;
 use super::manifest::MAX_CONFIG;
+use super::name::ImageName;
 use super::pull::Puller;
 use super::records::now;
-use super::reference::ImageName;
 use super::store::Store;
 
 /// Answers the image calls.

@@ -10,7 +10,7 @@ use super::credentials::Credentials;
 use super::image::{ImageError, Target};
 use super::layout::LayoutError;
 use super::manifest::{self, Blob, Document, Manifest, ManifestError};
-use super::reference::{ImageName, Version};
+use super::name::{ImageName, Version};
 use super::registry::{Fetched, Registry, RegistryError, Repository};
 use super::store::{Lease, Store};
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use super::credentials::{Challenge, Credentials, bearer};
 use super::digest::Sha256;
 use super::manifest::{self, MAX_MANIFEST};
-use super::reference::{ImageName, is_loopback};
+use super::name::{ImageName, is_loopback};
 
 pub(super) use error::RegistryError;
 use error::{message, transport};

@@ -13,7 +13,7 @@ use tracing::warn;
 use super::digest::Sha256;
 use super::image::{Image, ImageError, Target};
 use super::layout::{Layout, LayoutError};
-use super::reference::{ImageName, Version};
+use super::name::{ImageName, Version};
 
 /// The images, shared by all calls.
 #[derive(Debug)]

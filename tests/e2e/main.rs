@@ -13,4 +13,8 @@ mod pods;
 mod pulls_under_leases;
 #[path = "../support/registry.rs"]
 mod registry;
+#[path = "../support/random.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
+mod random;
+mod references;
 mod report;

@@ -56,6 +56,12 @@ pub(crate) fn add_kubelet(kubelet: &str, mode: &str, runtime: &str, took: Durati
     publish(|tables| tables.kubelets.push(row));
 }
 
+/// A line of its own below the tables.
+pub(crate) fn add_note(note: &str) {
+    println!("{note}");
+    publish(|tables| tables.notes.push(format!("- {note}")));
+}
+
 fn publish(add: impl FnOnce(&mut Tables)) {
     // A poisoned lock means that another test failed while it wrote; its rows are no worse for that.
     let mut tables = TABLES.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

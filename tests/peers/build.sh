@@ -12,7 +12,7 @@ go_minor=26
 
 where() { # NAME
   [ -f "$here/$1/recipe" ] || { echo "no such peer: $1 (there are: $(cd "$here" && ls -d -- */ | tr -d / | tr '\n' ' '))" >&2; return 2; }
-  echo "$cache/$1-$(cd "$here/$1" && cat go.mod go.sum tools.go recipe | sha256sum | cut -c1-12)"
+  echo "$cache/$1-$(cd "$here/$1" && cat go.mod go.sum ./*.go recipe | sha256sum | cut -c1-12)"
 }
 
 # Sets $go. Any Go that can fetch its own newer toolchain will do.

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Writes go.mod, go.sum and tools.go of one peer anew: pin.sh NAME MODULE VERSION PACKAGE...
-# Only needed to move a peer to another version; the results are committed, builds use them read-only.
+# Only needed to move a peer to another version; the results are committed, builds use them read-only. Not for
+# reference-*, which has a program of its own: `go get` and `go mod tidy` there.
 #
 # A module's own `replace` lines do not count when it is built as a dependency, so they are repeated here. Kubernetes
 # points its staging modules at folders of its own tree: they become the published modules of the same release.

@@ -15,6 +15,7 @@ mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
 mod failure_policy;
+mod image_spec;
 mod leaks;
 mod module_edges;
 mod operating;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crisp::image::AciNames;
 use crisp::intercept::Features;
 use crisp::metrics::Metrics;
 use crisp::proxy::router::Router;
@@ -24,9 +25,9 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// The proxy as released: its features only observe.
+    /// The proxy as released, with its default settings.
     pub(crate) fn start() -> Self {
-        Self::with(|metrics, _| Features::new(metrics))
+        Self::with(|metrics, _| Features::new(metrics, &AciNames::default()))
     }
 
     /// The proxy with other features.

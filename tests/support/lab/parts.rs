@@ -33,10 +33,13 @@ pub(crate) fn missing_for_node() -> Option<String> {
 
 /// The same for the programs of one or more Go peers, which `make e2e` builds.
 pub(crate) fn missing_for_peers(peers: &[&str]) -> Option<String> {
-    missing_for_node().or_else(|| {
-        let missing: Vec<_> = peers.iter().copied().filter(|peer| !peer_dir(peer).is_dir()).collect();
-        (!missing.is_empty()).then(|| format!("not built: {}", missing.join(", ")))
-    })
+    missing_for_node().or_else(|| not_built(peers))
+}
+
+/// The same for peers that need nothing else.
+pub(crate) fn not_built(peers: &[&str]) -> Option<String> {
+    let missing: Vec<_> = peers.iter().copied().filter(|peer| !peer_dir(peer).is_dir()).collect();
+    (!missing.is_empty()).then(|| format!("not built: {}", missing.join(", ")))
 }
 
 /// The folder of a Go peer's programs, see tests/peers/build.sh.
