@@ -8,21 +8,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use futures_util::FutureExt;
 use tokio::net::UnixListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
-use crate::config::{Config, Runtime, WELL_KNOWN};
+use crate::config::{self, Config, Runtime, WELL_KNOWN};
+use crate::containerd::Containerd;
+use crate::cri::Method;
 use crate::intercept::Features;
 use crate::metrics::Metrics;
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
-use crate::proxy::upstream::{Endpoint, Endpoints};
+use crate::proxy::upstream::{Client, Endpoint, Endpoints};
 use crate::proxy::usage::{self, Usage};
 use crate::proxy::{self, Proxy};
+use crate::pull::Coordinator;
+use crate::pull::coordinator::PullCall;
 use crate::runtime::{self, Embedded};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
@@ -71,11 +77,12 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let metrics_port = config.metrics_listen.map(MetricsPort::open);
 
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
+    let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
             endpoints: endpoints.clone(),
-            router: Router::new(Features::new(&metrics, &config.image_aci_names)),
+            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls)),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         },
@@ -85,6 +92,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let health = Arc::new(Health::new(&endpoints, metrics.clone(), proxy_thread.handle.clone()));
     let reporter = Arc::new(Reporter {
         health: health.clone(),
+        pulls,
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -176,6 +184,23 @@ async fn find_runtime(config: &Config, own: &Path) -> anyhow::Result<(Endpoints,
     Ok((endpoints, embedded))
 }
 
+/// The coordinator of pulls, with connections of its own to the image service.
+pub fn coordinator(
+    settings: config::Pulls,
+    endpoints: &Endpoints,
+    metrics: &Arc<Metrics>,
+    background: Handle,
+) -> anyhow::Result<Coordinator> {
+    let client = Arc::new(Client::new(endpoints, metrics));
+    let call: PullCall = Box::new(move |metadata, message| {
+        let client = client.clone();
+        async move { client.call(Method::PULL_IMAGE, metadata, &message).await }.boxed()
+    });
+    let containerd = Containerd::new(endpoints.image.path());
+    Coordinator::new(settings, call, containerd, background, metrics.clone())
+        .context("no randomness for keys")
+}
+
 /// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.
 async fn first_look(health: Arc<Health>) {
     match health.runtime().await {
@@ -193,7 +218,7 @@ async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {
 /// The thread on which the proxy runs alone.
 #[derive(Debug)]
 struct ProxyThread {
-    handle: tokio::runtime::Handle,
+    handle: Handle,
     /// Cancelled when the proxy has nothing left to do.
     done: CancellationToken,
 }

@@ -36,6 +36,8 @@ pub struct Config {
     pub drain_max: Duration,
     /// Which names are ACI images by themselves.
     pub image_aci_names: AciNames,
+    /// How pulls are coordinated.
+    pub pull: Pulls,
 }
 
 /// Where the runtime is.
@@ -45,6 +47,19 @@ pub enum Runtime {
     Unix(PathBuf),
     /// Built into crisp.
     Embedded,
+}
+
+/// How pulls are coordinated.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pulls {
+    /// Slots for all pulls that are not a kubelet's.
+    pub max_background: usize,
+    /// How long a pull goes on that nobody waits for any more.
+    pub grace: Duration,
+    /// How long what an unfinished pull has downloaded is kept.
+    pub keep_partial: Duration,
+    /// Whether pulls that name no pod are background pulls.
+    pub bare_is_background: bool,
 }
 
 /// How log lines look.
@@ -173,6 +188,40 @@ pub const FIELDS: &[Field] = &[
                aci.crisp.invalid.",
         set: |config, text| AciNames::parse(text).map(|names| config.image_aci_names = names),
     },
+    Field {
+        key: "pull.maxBackground",
+        default: "2",
+        form: "number, at least 1",
+        help: "How many pulls run at once that are not a kubelet's. Kubelets' pulls start at once.",
+        set: |config, text| {
+            let number = text.parse().ok().filter(|number| (1..=1000).contains(number));
+            config.pull.max_background = number.ok_or("expected a number from 1 to 1000")?;
+            Ok(())
+        },
+    },
+    Field {
+        key: "pull.grace",
+        default: "10s",
+        form: "duration (ms, s, m, h)",
+        help: "How long a pull goes on when nobody waits for it any more, so that a retry finds it.",
+        set: |config, text| duration(text).map(|time| config.pull.grace = time),
+    },
+    Field {
+        key: "pull.keepPartial",
+        default: "10m",
+        form: "duration (ms, s, m, h)",
+        help: "How long containerd keeps what a pull has downloaded that failed, was given up or was cut off by a \
+               restart of crisp. The next pull of that image resumes there.",
+        set: |config, text| duration(text).map(|time| config.pull.keep_partial = time),
+    },
+    Field {
+        key: "pull.bareIsBackground",
+        default: "false",
+        form: "true or false",
+        help: "Whether pulls that name no pod (crictl, kubeadm, edgecore) are background pulls. Otherwise they come \
+               right after kubelets' pulls.",
+        set: |config, text| boolean(text).map(|flag| config.pull.bare_is_background = flag),
+    },
 ];
 
 // === impl Config ===
@@ -217,6 +266,7 @@ impl Config {
             log_level: String::new(),
             drain_max: Duration::ZERO,
             image_aci_names: AciNames::default(),
+            pull: Pulls::default(),
         }
     }
 
@@ -331,6 +381,10 @@ fn log_filter(text: &str) -> Result<(), String> {
         return Err(wrong());
     }
     tracing_subscriber::EnvFilter::try_new(text).map(drop).map_err(|_| wrong())
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "expected true or false".to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -2,8 +2,8 @@
 //! features do not know of each other, and their order is written here, in [`Features::new`].
 
 mod container;
-mod image;
 mod image_spec;
+mod pull;
 mod sandbox;
 
 use std::fmt;
@@ -17,6 +17,7 @@ use crate::cri::{Call, Forward, Plan, Policy};
 use crate::error::{Error, Kind, Origin};
 use crate::image::AciNames;
 use crate::metrics::Metrics;
+use crate::pull::Coordinator;
 
 /// One thing that crisp does with a call.
 pub trait Feature: fmt::Debug + Send + Sync {
@@ -33,7 +34,11 @@ pub trait Feature: fmt::Debug + Send + Sync {
 /// The features by the kind of call they look at, in the order in which they act.
 #[derive(Debug, Clone, Default)]
 pub struct Features {
-    /// Calls of the image service.
+    /// PullImage.
+    pub pull: Vec<Arc<dyn Feature>>,
+    /// ImageStatus.
+    pub image_status: Vec<Arc<dyn Feature>>,
+    /// The other calls of the image service.
     pub image: Vec<Arc<dyn Feature>>,
     /// Calls about containers.
     pub container: Vec<Arc<dyn Feature>>,
@@ -42,13 +47,23 @@ pub struct Features {
 }
 
 impl Features {
-    /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call;
-    /// the others only observe.
-    pub fn new(metrics: &Arc<Metrics>, aci: &AciNames) -> Self {
-        let specs = Arc::new(image_spec::ImageSpecs::new(aci.clone()));
+    /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
+    pub fn new(metrics: &Arc<Metrics>, aci: &AciNames, coordinator: &Coordinator) -> Self {
+        let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci.clone()));
+        let mut features = Self::observing(metrics);
+        features.pull = vec![specs.clone(), Arc::new(pull::Pulls::new(coordinator.clone(), metrics.clone()))];
+        features.image_status = vec![specs.clone()];
+        features.container.insert(0, specs);
+        features
+    }
+
+    /// Features that change nothing.
+    pub fn observing(metrics: &Arc<Metrics>) -> Self {
         Self {
-            image: vec![specs.clone(), Arc::new(image::Observer::new(metrics.clone()))],
-            container: vec![specs, Arc::new(container::Observer::new(metrics.clone()))],
+            pull: Vec::new(),
+            image_status: Vec::new(),
+            image: Vec::new(),
+            container: vec![Arc::new(container::Observer::new(metrics.clone()))],
             sandbox: vec![Arc::new(sandbox::Observer::new(metrics.clone()))],
         }
     }

@@ -1,5 +1,7 @@
 //! Every metric family of crisp. Handles per method are made once, so that a call costs no look-up by label.
 
+pub mod pulls;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -31,6 +33,8 @@ pub struct Metrics {
     pub downstream_connections: Gauge,
     /// Open connections to the runtime.
     pub upstream_connections: Gauge,
+    /// What is counted of pulls.
+    pub pulls: pulls::Pulls,
 }
 
 /// What is counted for one method.
@@ -200,6 +204,8 @@ impl Metrics {
             Info::new(vec![("version", env!("CARGO_PKG_VERSION")), ("revision", env!("CRISP_REVISION"))]),
         );
 
+        let pulls = pulls::Pulls::new(&mut registry);
+
         Arc::new(Self {
             registry,
             calls,
@@ -211,6 +217,7 @@ impl Metrics {
             upstream_up,
             downstream_connections,
             upstream_connections,
+            pulls,
         })
     }
 

@@ -38,7 +38,9 @@ pub async fn serve_admin(
     shutdown: Shutdown,
 ) -> std::io::Result<()> {
     let status = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.status().await) };
-    let router = Router::new().route("/v1/status", get(status)).with_state(reporter);
+    let pulls = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.pulls.pulls().await) };
+    let router =
+        Router::new().route("/v1/status", get(status)).route("/v1/pulls", get(pulls)).with_state(reporter);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::health::Health;
 use crate::metrics::Metrics;
+use crate::pull::Coordinator;
 
 /// A running crisp in a few lines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,6 +75,8 @@ pub struct MethodStatus {
 pub struct Reporter {
     /// Asks the runtime.
     pub health: Arc<Health>,
+    /// The pulls.
+    pub pulls: Coordinator,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.

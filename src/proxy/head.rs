@@ -26,7 +26,7 @@ pub(super) fn forwarded(parts: request::Parts) -> Request<()> {
     request
 }
 
-/// The head of a call that crisp makes itself.
+/// The head of a call that crisp makes itself. What the metadata says already stays as it is.
 pub(super) fn own_request(method: Method, metadata: HeaderMap) -> Result<Request<()>, Error> {
     let mut request = Request::new(());
     *request.method_mut() = HttpMethod::POST;
@@ -39,10 +39,13 @@ pub(super) fn own_request(method: Method, metadata: HeaderMap) -> Result<Request
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = metadata;
     let headers = request.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(header::TE, HeaderValue::from_static("trailers"));
-    headers
-        .insert(header::USER_AGENT, HeaderValue::from_static(concat!("crisp/", env!("CARGO_PKG_VERSION"))));
+    for (name, value) in [
+        (header::CONTENT_TYPE, "application/grpc"),
+        (header::TE, "trailers"),
+        (header::USER_AGENT, concat!("crisp/", env!("CARGO_PKG_VERSION"))),
+    ] {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
     Ok(request)
 }
 

@@ -26,11 +26,9 @@ impl Router {
     /// The features that look at a call, in order. None: the call passes through as frames.
     pub fn route(&self, method: Method) -> &[Arc<dyn Feature>] {
         match method {
-            Method::PULL_IMAGE
-            | Method::IMAGE_STATUS
-            | Method::LIST_IMAGES
-            | Method::STREAM_IMAGES
-            | Method::REMOVE_IMAGE => &self.features.image,
+            Method::PULL_IMAGE => &self.features.pull,
+            Method::IMAGE_STATUS => &self.features.image_status,
+            Method::LIST_IMAGES | Method::STREAM_IMAGES | Method::REMOVE_IMAGE => &self.features.image,
             Method::CREATE_CONTAINER
             | Method::CONTAINER_STATUS
             | Method::LIST_CONTAINERS

@@ -11,10 +11,10 @@ mod leases;
 mod pods;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
-#[path = "../support/registry.rs"]
-mod registry;
 #[path = "../support/random.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
 mod random;
 mod references;
+#[path = "../support/registry.rs"]
+mod registry;
 mod report;

@@ -36,13 +36,18 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        let crisp = InProcess::start();
+        let crisp = InProcess::released(&[]);
         let stage: Arc<Mutex<(Option<Reply>, Option<Seen>)>> = Arc::default();
         let runtime = FakeRuntime::start(&crisp.runtime_socket(), {
             let stage = stage.clone();
             move |mut incoming| {
                 let stage = stage.clone();
                 async move {
+                    // crisp itself asks whether this is containerd.
+                    if incoming.path().ends_with("Leases/List") {
+                        incoming.answer(&Reply::error("12", "no")).await;
+                        return;
+                    }
                     let seen = incoming.read().await.unwrap();
                     let reply = stage.lock().unwrap().0.take().unwrap();
                     stage.lock().unwrap().1 = Some(seen);
@@ -153,9 +158,8 @@ async fn every_method_passes_unchanged_in_both_directions() {
         let case = Case { path, metadata: metadata(&mut random), body, trailers: None, reply };
         bench.check(&case).await;
     }
-    assert_eq!(bench.crisp.metric("crisp_intercepted_requests_total"), 11.0, "each was read as a view");
-    // RemoveImage has a reply that holds nothing to read.
-    assert_eq!(bench.crisp.metric("crisp_intercepted_replies_total"), 10.0);
+    assert_eq!(bench.crisp.metric("crisp_intercepted_requests_total"), 6.0, "each was read as a view");
+    assert_eq!(bench.crisp.metric("crisp_intercepted_replies_total"), 6.0);
     assert_eq!(bench.crisp.metric("crisp_intercept_failures_total"), 0.0);
 }
 

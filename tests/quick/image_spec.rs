@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use crisp::image::AciNames;
-use crisp::intercept::Features;
 use k8s_cri::v1::{
     ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec, ImageStatusRequest,
     PodSandboxConfig, PodSandboxMetadata, PullImageRequest,
@@ -91,7 +89,7 @@ async fn ask(client: &Client, path: &str, message: &[u8]) -> (String, String) {
 
 #[tokio::test]
 async fn docker_images_go_on_as_they_came() {
-    let crisp = InProcess::start();
+    let crisp = InProcess::released(&[]);
     let (_runtime, mut told) = runtime(&crisp);
     let client = crisp.client().await;
     let unnamed =
@@ -132,8 +130,7 @@ async fn docker_images_go_on_as_they_came() {
 
 #[tokio::test]
 async fn an_aci_image_is_refused_as_a_format_that_the_runtime_has_not() {
-    let crisp =
-        InProcess::with(|metrics, _| Features::new(metrics, &AciNames::parse("quay.io/aci").unwrap()));
+    let crisp = InProcess::released(&[("image.aciPrefixes", "quay.io/aci")]);
     let (runtime, _told) = runtime(&crisp);
     let client = crisp.client().await;
     let status = ImageStatusRequest { image: image("coreos.com/etcd:v2.2.0", Some(MIXED)), verbose: false };
@@ -168,7 +165,7 @@ async fn an_aci_image_is_refused_as_a_format_that_the_runtime_has_not() {
 
 #[tokio::test]
 async fn what_is_wrong_is_refused_with_pod_container_and_field() {
-    let crisp = InProcess::start();
+    let crisp = InProcess::released(&[]);
     let (runtime, _told) = runtime(&crisp);
     let client = crisp.client().await;
     let both = r#"{"a":{"dockerImage":{"registry":"x.io","name":"y"}},"b":{"aci":{"name":"x.io/y"}}}"#;
@@ -219,7 +216,7 @@ async fn what_is_wrong_is_refused_with_pod_container_and_field() {
 /// A tenant who calls nginx an ACI image has said nothing about anybody else's nginx.
 #[tokio::test]
 async fn nothing_is_remembered_from_one_pod_for_another() {
-    let crisp = InProcess::start();
+    let crisp = InProcess::released(&[]);
     let (runtime, mut told) = runtime(&crisp);
     let (one, two) = (crisp.client().await, crisp.client().await);
     let nginx = r#"{"a":{"aci":{"name":"docker.io/library/nginx","tag":"1.27"}}}"#;

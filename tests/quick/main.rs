@@ -20,11 +20,15 @@ mod leaks;
 mod module_edges;
 mod operating;
 mod plans;
+mod pull_priority;
+mod pulls;
 mod runtime_away;
 mod sockets;
 
 #[path = "../support/embedded.rs"]
 mod embedded;
+#[path = "../support/pulling_runtime.rs"]
+mod pulling_runtime;
 #[path = "../support/registry.rs"]
 mod registry;
 #[path = "../support/mod.rs"]

@@ -272,10 +272,12 @@ async fn a_delegated_answer_that_nobody_waits_for_is_dropped() {
             self.0.store(true, Ordering::SeqCst);
         }
     }
-    let dropped = Arc::new(AtomicBool::new(false));
-    let flag = dropped.clone();
+    // This once dropped the call before its message had come, so that there was no future to drop.
+    let (planned, dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (plan_flag, flag) = (planned.clone(), dropped.clone());
     let crisp = InProcess::with(move |_, _| {
         let delegate = move |_: &Call, _: &mut Forward| {
+            plan_flag.store(true, Ordering::SeqCst);
             let held = Dropped(flag.clone());
             Ok(Some(Plan::Delegate(Box::pin(async move {
                 let _held = held;
@@ -286,7 +288,7 @@ async fn a_delegated_answer_that_nobody_waits_for_is_dropped() {
     });
     let client = crisp.client().await;
     let call = client.ask(PULL, b"").await;
-    eventually("the call waits", || crisp.metric("crisp_calls_in_flight") == 1.0).await;
+    eventually("the call waits", || planned.load(Ordering::SeqCst)).await;
     drop(call);
     eventually("the future is dropped", || dropped.load(Ordering::SeqCst)).await;
     eventually("the call is over", || crisp.metric("crisp_calls_in_flight") == 0.0).await;

@@ -26,7 +26,13 @@ pub(crate) fn feature(
 
 /// The same features for every kind of call.
 pub(crate) fn everywhere(features: Vec<Arc<dyn Feature>>) -> Features {
-    Features { image: features.clone(), container: features.clone(), sandbox: features }
+    Features {
+        pull: features.clone(),
+        image_status: features.clone(),
+        image: features.clone(),
+        container: features.clone(),
+        sandbox: features,
+    }
 }
 
 /// What a feature says when a test wants it to fail.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crisp::image::AciNames;
+use crisp::app;
+use crisp::config::Config;
 use crisp::intercept::Features;
 use crisp::metrics::Metrics;
 use crisp::proxy::router::Router;
@@ -22,12 +23,28 @@ pub(crate) struct InProcess {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shutdown: Shutdown,
     handle: tokio::runtime::Handle,
+    /// Where crisp does what is not on the path of a call.
+    background: Option<tokio::runtime::Runtime>,
 }
 
 impl InProcess {
-    /// The proxy as released, with its default settings.
+    /// The proxy with features that change nothing.
     pub(crate) fn start() -> Self {
-        Self::with(|metrics, _| Features::new(metrics, &AciNames::default()))
+        Self::with(|metrics, _| Features::observing(metrics))
+    }
+
+    /// The proxy as released, with these settings.
+    pub(crate) fn released(settings: &[(&str, &str)]) -> Self {
+        let config = Config::load(None, settings.iter().copied()).unwrap();
+        let background =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let handle = background.handle().clone();
+        let mut crisp = Self::with(|metrics, endpoints| {
+            let coordinator = app::coordinator(config.pull, endpoints, metrics, handle).unwrap();
+            Features::new(metrics, &config.image_aci_names, &coordinator)
+        });
+        crisp.background = Some(background);
+        crisp
     }
 
     /// The proxy with other features.
@@ -51,7 +68,7 @@ impl InProcess {
         };
         let serving = shutdown.clone();
         std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
-        Self { dir, metrics, shutdown, handle }
+        Self { dir, metrics, shutdown, handle, background: None }
     }
 
     /// Where crisp listens.
@@ -83,6 +100,9 @@ impl InProcess {
 impl Drop for InProcess {
     fn drop(&mut self) {
         self.shutdown.end();
+        if let Some(background) = self.background.take() {
+            background.shutdown_background();
+        }
     }
 }
 

@@ -1,0 +1,134 @@
+//! The task of a flight: it waits for its turn, pulls, gives way, pulls again, and brings the reply.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use http::HeaderValue;
+use tokio::sync::watch;
+use tonic::Code;
+
+use crate::containerd::LEASE_HEADER;
+use crate::cri::Raw;
+use crate::error::Error;
+use crate::metrics::pulls::Outcome;
+use crate::pull::coordinator::Inner;
+use crate::pull::flight::{Order, Stage};
+use crate::pull::key::Line;
+use crate::pull::lease::Held;
+
+/// The life of a flight.
+pub(super) async fn fly(inner: Arc<Inner>, id: u64, mut orders: watch::Receiver<Order>) {
+    loop {
+        let order = orders.wait_for(|order| *order != Order::Wait).await.map_or(Order::End, |order| *order);
+        let reply = match order {
+            Order::Run => tokio::select! {
+                biased;
+                reply = inner.attempt(id) => reply,
+                _ = orders.wait_for(|order| *order != Order::Run) => None,
+            },
+            _ => None,
+        };
+        let stopped = *orders.borrow() == Order::Stop;
+        if reply.is_some() || !stopped {
+            return Inner::land(&inner, id, reply);
+        }
+        {
+            let mut state = inner.state();
+            let Some(flight) = state.flights.get_mut(&id) else { return };
+            flight.stage = Stage::Queued(Instant::now());
+            flight.track.restart();
+            flight.orders.send_replace(Order::Wait);
+        }
+        Inner::reconsider(&inner);
+    }
+}
+
+/// What becomes of a flight's lease: after success it has done its duty, else it is kept for the next attempt.
+pub(super) async fn put_away(inner: Arc<Inner>, held: Held, line: Line, outcome: Outcome, since: SystemTime) {
+    if outcome != Outcome::Succeeded {
+        return inner.leases().keep(&line, held);
+    }
+    match inner.leases().containerd().fetched(&held.id, since).await {
+        Ok(Some(brought)) => inner.metrics().pulls.brought(brought.size, brought.fetched),
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%error, "cannot tell what a pull has fetched"),
+    }
+    inner.leases().release(&held).await;
+}
+
+fn result(reply: Result<Raw, Error>) -> Raw {
+    reply.unwrap_or_else(|error| Raw::error(&error))
+}
+
+/// containerd refuses a pull under a lease that is not there.
+fn is_lease_lost(raw: &Raw) -> bool {
+    let says_lease = raw
+        .grpc_message()
+        .is_some_and(|text| text.as_bytes().windows(b"lease".len()).any(|word| word == b"lease"));
+    raw.code() == Code::NotFound && says_lease
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// One attempt. Gives the reply, whatever it says.
+    async fn attempt(&self, id: u64) -> Option<Raw> {
+        let (request, line, lease) = {
+            let state = self.state();
+            let flight = state.flights.get(&id)?;
+            (flight.request.clone(), flight.key.line.clone(), flight.lease.clone())
+        };
+        let lease = match lease {
+            Some(held) => {
+                self.count_resumed(&held).await;
+                Some(held)
+            }
+            None => self.lease(id, &line, &request.reference).await,
+        };
+        let mut metadata = request.metadata.clone();
+        if let Some(header) = lease.as_ref().and_then(|held| HeaderValue::from_str(&held.id).ok()) {
+            metadata.insert(LEASE_HEADER, header);
+        }
+        let reply = self.call(metadata, request.message.clone()).await;
+        match reply {
+            Ok(raw) if lease.is_some() && is_lease_lost(&raw) => {
+                tracing::warn!(image = request.reference, "a pull's lease is gone; pulling without one");
+                self.set_lease(id, None);
+                Some(result(self.call(request.metadata, request.message).await))
+            }
+            reply => Some(result(reply)),
+        }
+    }
+
+    /// A lease for a flight. A pull does not fail for want of one.
+    async fn lease(&self, id: u64, line: &Line, image: &str) -> Option<Held> {
+        if !self.leases().supported().await {
+            return None;
+        }
+        match self.leases().take(line, id, image).await {
+            Ok((held, resumes)) => {
+                if resumes {
+                    self.count_resumed(&held).await;
+                }
+                self.set_lease(id, Some(held.clone()));
+                Some(held)
+            }
+            Err(error) => {
+                tracing::debug!(%error, image, "no lease for a pull");
+                None
+            }
+        }
+    }
+
+    async fn count_resumed(&self, held: &Held) {
+        if let Ok(bytes) = self.leases().containerd().kept(&held.id).await {
+            self.metrics().pulls.resumed_bytes.inc_by(bytes);
+        }
+    }
+
+    fn set_lease(&self, id: u64, lease: Option<Held>) {
+        if let Some(flight) = self.state().flights.get_mut(&id) {
+            flight.lease = lease;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! How far each flight is, for those who look. Nothing is asked of the runtime while nobody does.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::containerd::{Containerd, Error, Progress, Tracker};
+use crate::pull::coordinator::Coordinator;
+use crate::pull::flight::{Flight, Stage};
+use crate::pull::{Class, schedule};
+
+/// How old an answer may be before the runtime is asked again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Over how long the rate is measured.
+const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// All pulls under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pulls {
+    /// The oldest first.
+    pub pulls: Vec<Pull>,
+}
+
+/// One pull under way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pull {
+    /// The image, normalised.
+    pub image: String,
+    /// The class of the most urgent of those who wait.
+    pub class: Class,
+    /// What it does.
+    pub phase: PullPhase,
+    /// The pod of the one who asked first, as `namespace/name`.
+    pub pod: Option<String>,
+    /// How many wait for it.
+    pub waiters: u32,
+    /// How often it has given way to more urgent ones.
+    pub preemptions: u32,
+    /// Seconds since it was asked for.
+    pub seconds: f64,
+    /// Compressed bytes that are there.
+    pub bytes_done: u64,
+    /// Compressed bytes of the image, once they are known.
+    pub bytes_total: Option<u64>,
+    /// Layers that are there.
+    pub layers_done: usize,
+    /// Layers of the image, once they are known.
+    pub layers_total: Option<usize>,
+    /// Bytes per second over the last seconds.
+    pub rate: Option<u64>,
+    /// Seconds until everything is downloaded at that rate.
+    pub eta_seconds: Option<u64>,
+}
+
+/// What a pull does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PullPhase {
+    /// Waits for its turn.
+    Queued,
+    /// Runs, on a runtime that does not tell more.
+    Pulling,
+    /// Asks the registry what there is.
+    Resolving,
+    /// Downloads.
+    Downloading,
+    /// Is unpacked.
+    Unpacking,
+    /// Gives way.
+    Stopping,
+}
+
+/// What has been seen of a flight's progress.
+#[derive(Debug, Default)]
+pub(super) struct Track {
+    /// Not there while somebody looks with it.
+    tracker: Option<Tracker>,
+    last: Option<Progress>,
+    /// When, and how many bytes were there. The oldest first, within [`RATE_WINDOW`].
+    samples: Vec<(Instant, u64)>,
+    looked: Option<Instant>,
+}
+
+// === impl Coordinator ===
+
+impl Coordinator {
+    /// All pulls under way, none of them looked at longer ago than a second.
+    pub async fn pulls(&self) -> Pulls {
+        let stale: Vec<u64> = {
+            let (now, state) = (Instant::now(), self.inner.state());
+            let running =
+                state.flights.iter().filter(|(_, flight)| matches!(flight.stage, Stage::Running(_)));
+            running.filter(|(_, flight)| flight.track.is_older_than(FRESH, now)).map(|(id, _)| *id).collect()
+        };
+        for id in stale {
+            self.look(id).await;
+        }
+        let (now, state) = (Instant::now(), self.inner.state());
+        let mut flights: Vec<_> = state.flights.iter().collect();
+        flights.sort_unstable_by_key(|(id, _)| **id);
+        Pulls { pulls: flights.into_iter().map(|(_, flight)| flight.told(now)).collect() }
+    }
+
+    async fn look(&self, id: u64) {
+        let tracker = {
+            let mut state = self.inner.state();
+            let Some(flight) = state.flights.get_mut(&id) else { return };
+            flight.start_look(self.inner.leases().containerd())
+        };
+        let Some(tracker) = tracker else { return };
+        // In a task of its own: who looks may go away, and the tracker has to come back.
+        let inner = self.inner.clone();
+        let look = async move { inner.look(id, tracker).await };
+        if self.inner.handle().spawn(look).await.is_err() {
+            tracing::debug!("a look at a pull's progress broke off");
+        }
+    }
+}
+
+// === impl Flight ===
+
+impl Flight {
+    /// What to look with. `None` if there is nothing to see, or somebody looks already.
+    pub(super) fn start_look(&mut self, containerd: &Containerd) -> Option<Tracker> {
+        let lease = self.lease.as_ref()?;
+        let looked = self.track.looked.replace(Instant::now());
+        match self.track.tracker.take() {
+            None if looked.is_some() => None,
+            None => Some(containerd.track(&lease.id)),
+            tracker => tracker,
+        }
+    }
+
+    fn told(&self, now: Instant) -> Pull {
+        let phase = match (self.stage, self.track.phase()) {
+            (Stage::Queued(_), _) => PullPhase::Queued,
+            (Stage::Stopping, _) => PullPhase::Stopping,
+            (Stage::Running(_), schedule::Phase::Unknown) => PullPhase::Pulling,
+            (Stage::Running(_), schedule::Phase::Resolving) => PullPhase::Resolving,
+            (Stage::Running(_), schedule::Phase::Downloading) => PullPhase::Downloading,
+            (Stage::Running(_), schedule::Phase::Unpacking) => PullPhase::Unpacking,
+        };
+        let progress = self.track.last.as_ref();
+        let bytes_done = progress.map_or(0, |progress| progress.bytes_done);
+        let bytes_total = progress.and_then(|progress| progress.bytes_total);
+        let rate = self.track.rate().filter(|_| phase == PullPhase::Downloading);
+        let left = bytes_total.map(|total| total.saturating_sub(bytes_done));
+        Pull {
+            image: self.request.reference.clone(),
+            class: self.class,
+            phase,
+            pod: self.request.pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}")),
+            waiters: self.waiting(),
+            preemptions: self.preempted,
+            seconds: now.duration_since(self.asked).as_secs_f64(),
+            bytes_done,
+            bytes_total,
+            layers_done: progress.map_or(0, |progress| progress.layers_done),
+            layers_total: bytes_total.and(progress.map(|progress| progress.layers.len())),
+            rate,
+            eta_seconds: left.zip(rate).and_then(|(left, rate)| left.checked_div(rate)),
+        }
+    }
+}
+
+// === impl Track ===
+
+impl Track {
+    /// Notes what was seen.
+    pub(super) fn saw(&mut self, tracker: Tracker, seen: Result<Progress, Error>, now: Instant) {
+        self.tracker = Some(tracker);
+        self.looked = Some(now);
+        match seen {
+            Ok(progress) => {
+                self.sample(progress.bytes_done, now);
+                self.last = Some(progress);
+            }
+            Err(error) => tracing::debug!(%error, "cannot see how far a pull is"),
+        }
+    }
+
+    /// Forgets what belonged to an attempt that is over. What it has fetched stays.
+    pub(super) fn restart(&mut self) {
+        self.samples.clear();
+        if let Some(progress) = &mut self.last {
+            progress.phase = crate::containerd::Phase::Resolving;
+        }
+    }
+
+    /// What the flight does, as far as has been seen.
+    pub(super) fn phase(&self) -> schedule::Phase {
+        use crate::containerd::Phase;
+        match self.last.as_ref().map(|progress| progress.phase) {
+            None => schedule::Phase::Unknown,
+            Some(Phase::Resolving) => schedule::Phase::Resolving,
+            Some(Phase::Downloading) => schedule::Phase::Downloading,
+            Some(Phase::Unpacking) => schedule::Phase::Unpacking,
+        }
+    }
+
+    /// Whether nobody has looked for that long.
+    pub(super) fn is_older_than(&self, age: Duration, now: Instant) -> bool {
+        self.looked.is_none_or(|looked| now.duration_since(looked) >= age)
+    }
+
+    fn sample(&mut self, bytes: u64, now: Instant) {
+        // Two at least, however seldom somebody looks.
+        let old = self.samples.iter().filter(|(time, _)| now.duration_since(*time) > RATE_WINDOW).count();
+        self.samples.drain(..old.min(self.samples.len().saturating_sub(1)));
+        self.samples.push((now, bytes));
+    }
+
+    fn rate(&self) -> Option<u64> {
+        let ((start, before), (end, after)) = (self.samples.first()?, self.samples.last()?);
+        let seconds = end.duration_since(*start).as_secs_f64();
+        (seconds > 0.0).then(|| (after.saturating_sub(*before) as f64 / seconds) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_that_of_the_last_seconds() {
+        let (mut track, start) = (Track::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        track.sample(0, at(0));
+        assert_eq!(track.rate(), None);
+        track.sample(1000, at(1));
+        assert_eq!(track.rate(), Some(1000));
+        for second in 2..=20 {
+            track.sample(1000, at(second));
+        }
+        assert_eq!(track.rate(), Some(0), "nothing has come for ten seconds");
+        assert!(track.samples.len() <= 12);
+        track.sample(61_000, at(80));
+        assert_eq!(track.rate(), Some(1000), "somebody looks again after a minute");
+    }
+}

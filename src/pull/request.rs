@@ -1,0 +1,60 @@
+//! A pull as it was asked for.
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use crate::cri::{Call, view};
+use crate::error::{Error, Kind, Origin};
+use crate::image::Reference;
+use crate::pull::Class;
+
+/// A caller's own deadline must not bind a pull that others wait for too; the other two no caller may say at all.
+const NOT_SHARED: [&str; 3] = ["grpc-timeout", "containerd-lease", "containerd-namespace"];
+
+/// The sandbox annotation from which containerd picks the snapshotter when the request's own field is empty.
+const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
+
+/// One pull.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The image as asked for.
+    pub image: String,
+    /// The image in its normalised form, or as asked for where it has none: the runtime then says what is wrong.
+    pub reference: String,
+    /// How urgent it is.
+    pub class: Class,
+    /// Namespace and name of the pod, where there is one.
+    pub pod: Option<(String, String)>,
+    /// What the sandbox's annotation says of the runtime handler.
+    pub handler_annotation: String,
+    /// What goes to the runtime beside the message.
+    pub metadata: HeaderMap,
+    /// The request message, as it came.
+    pub message: Bytes,
+}
+
+impl Request {
+    /// Reads a call. `None`: it names no image, so there is nothing to coordinate.
+    pub fn read(call: &Call, bare_is_background: bool) -> Result<Option<Self>, Error> {
+        let mut asked: view::PullImageRequest =
+            prost::Message::decode(call.message.clone()).map_err(|error| {
+                Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+            })?;
+        let image = asked.image.take().map(|spec| spec.image).unwrap_or_default();
+        if image.is_empty() {
+            return Ok(None);
+        }
+        let class = Class::of(asked.sandbox_config.as_ref(), bare_is_background);
+        let mut sandbox = asked.sandbox_config.unwrap_or_default();
+        let handler_annotation = sandbox.annotations.remove(HANDLER_ANNOTATION).unwrap_or_default();
+        let pod = sandbox.metadata.map(|pod| (pod.namespace, pod.name));
+        let mut metadata = call.metadata.clone();
+        for name in NOT_SHARED {
+            metadata.remove(name);
+        }
+        let reference = Reference::parse(&image)
+            .map_or_else(|_| image.clone(), |name| name.with_default_tag().to_string());
+        let message = call.message.clone();
+        Ok(Some(Self { image, reference, class, pod, handler_annotation, metadata, message }))
+    }
+}
