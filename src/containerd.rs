@@ -36,11 +36,11 @@ use tonic::{Code, Request, Response, Status};
 
 pub use accounting::Accounting;
 pub use error::Error;
-pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease};
+pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease, lost_its_lease};
 pub use progress::{LayerProgress, Phase, Progress, Tracker};
 
 /// A client of containerd's API. It connects with the first call, anew after the connection was lost, and clones share
-/// one connection.
+/// one connection, which lives on the runtime that made the first call.
 #[derive(Debug, Clone)]
 pub struct Containerd {
     inner: Arc<Inner>,

@@ -7,7 +7,7 @@ use containerd_client::services::v1::{
     Info as Message, InfoRequest, ListStatusesRequest, ReadContentRequest,
 };
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use tonic::Response;
+use tonic::{Code, Response};
 
 use super::{CALL_LIMIT, Containerd, Error};
 
@@ -56,6 +56,8 @@ impl Containerd {
         let request = InfoRequest { digest: digest.to_owned() };
         match self.call("Content.Info", CALL_LIMIT, content.info(request)).await {
             Ok(reply) => Ok(reply.info.map(Info::from)),
+            // What containerd does not take for a digest, it does not have.
+            Err(Error::Refused { code: Code::InvalidArgument, .. }) => Ok(None),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

@@ -61,9 +61,11 @@ impl Error {
 
     pub(super) fn of_status(call: &'static str, socket: PathBuf, status: &Status) -> Self {
         // A status that containerd sent has no source. One that tonic made of a lost connection has, whatever its code.
-        if let Some(source) = status.source() {
-            let source = source.source().unwrap_or(source);
-            return Self::Unavailable { socket, reason: source.to_string() };
+        if let Some(mut cause) = status.source() {
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            return Self::Unavailable { socket, reason: cause.to_string() };
         }
         let message = status.message().to_owned();
         match status.code() {

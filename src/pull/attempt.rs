@@ -60,14 +60,6 @@ fn result(reply: Result<Raw, Error>) -> Raw {
     reply.unwrap_or_else(|error| Raw::error(&error))
 }
 
-/// containerd refuses a pull under a lease that is not there.
-fn is_lease_lost(raw: &Raw) -> bool {
-    let says_lease = raw
-        .grpc_message()
-        .is_some_and(|text| text.as_bytes().windows(b"lease".len()).any(|word| word == b"lease"));
-    raw.code() == Code::NotFound && says_lease
-}
-
 // === impl Inner ===
 
 impl Inner {
@@ -91,7 +83,7 @@ impl Inner {
         }
         let reply = self.call(metadata, request.message.clone()).await;
         match reply {
-            Ok(raw) if lease.is_some() && is_lease_lost(&raw) => {
+            Ok(raw) if self.has_lost(lease.as_ref(), &raw).await => {
                 tracing::warn!(image = request.reference, "a pull's lease is gone; pulling without one");
                 self.set_lease(id, None);
                 Some(result(self.call(request.metadata, request.message).await))
@@ -118,6 +110,13 @@ impl Inner {
                 None
             }
         }
+    }
+
+    /// Whether a pull failed for want of its lease. One that is deleted under a pull makes it fail with words that do
+    /// not name it, so containerd is asked.
+    async fn has_lost(&self, lease: Option<&Held>, raw: &Raw) -> bool {
+        let Some(held) = lease.filter(|_| raw.code() != Code::Ok) else { return false };
+        matches!(self.leases().containerd().find_lease(&held.id).await, Ok(None))
     }
 
     async fn count_resumed(&self, held: &Held) {

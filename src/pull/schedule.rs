@@ -8,8 +8,8 @@
 //!   [`STUCK`] does not press any more: its registry does not answer, and others need not wait for that.
 //! - While one presses, every other class gives way, but only while it downloads: what was downloaded is kept and
 //!   resumed, whereas an unpacking that is interrupted starts again.
-//! - A pull gives way at most [`MAX_PREEMPTIONS`] times. Then it runs to its end, but of such pulls only one at a time
-//!   runs beside one that presses.
+//! - A pull gives way at most [`MAX_PREEMPTIONS`] times. Then it runs to its end; and if it has to wait for
+//!   [`STUCK`] after the last time, it runs beside one that presses, one such pull at a time.
 //! - One that has waited for a slot for [`PATIENCE`] takes that of a less urgent one, by the same rules.
 //! - On a runtime that would download the same image twice for two credentials (`one_per_line`) the second waits for
 //!   the first and lends it its class.
@@ -21,7 +21,8 @@ use crate::pull::Class;
 /// How long a pull runs, or waits for a slot, before others give way to it.
 pub const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a kubelet's pull may press without a byte of the image to show for it.
+/// How long a kubelet's pull may press without a byte of the image to show for it, and how long one waits for it that
+/// has given way often enough.
 pub const STUCK: Duration = Duration::from_secs(10);
 
 /// The same where nobody can tell whether there are bytes.
@@ -144,7 +145,8 @@ fn has_turn(flight: &View, flights: &[View], limits: Limits) -> bool {
     if !flights.iter().any(View::holds_back) {
         return true;
     }
-    flight.preempted >= MAX_PREEMPTIONS && !others().any(|other| other.preempted >= MAX_PREEMPTIONS)
+    let long = matches!(flight.stage, Stage::Queued(time) if time >= STUCK);
+    long && flight.preempted >= MAX_PREEMPTIONS && !others().any(|other| other.preempted >= MAX_PREEMPTIONS)
 }
 
 fn preempt(flights: &[View], limits: Limits, actions: &mut Vec<Action>) {

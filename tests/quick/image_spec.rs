@@ -73,6 +73,11 @@ fn runtime(crisp: &InProcess) -> (FakeRuntime, tokio::sync::mpsc::UnboundedRecei
     let runtime = FakeRuntime::start(&crisp.runtime_socket(), move |incoming| {
         let tell = tell.clone();
         async move {
+            // crisp itself asks whether this is containerd.
+            if incoming.path().contains("Leases") {
+                incoming.answer(&Reply::error("12", "no")).await;
+                return;
+            }
             let seen = incoming.answer(&Reply::of(&[b"\x0a\x01x"])).await.unwrap();
             tell.send(seen.body).unwrap();
         }
@@ -131,7 +136,7 @@ async fn docker_images_go_on_as_they_came() {
 #[tokio::test]
 async fn an_aci_image_is_refused_as_a_format_that_the_runtime_has_not() {
     let crisp = InProcess::released(&[("image.aciPrefixes", "quay.io/aci")]);
-    let (runtime, _told) = runtime(&crisp);
+    let (_runtime, mut told) = runtime(&crisp);
     let client = crisp.client().await;
     let status = ImageStatusRequest { image: image("coreos.com/etcd:v2.2.0", Some(MIXED)), verbose: false };
     for (path, message, of) in [
@@ -159,14 +164,14 @@ async fn an_aci_image_is_refused_as_a_format_that_the_runtime_has_not() {
         let begin = format!("crisp: the runtime does not support the image format ACI of {of} use a Docker");
         assert!(text.starts_with(&begin), "{text}\n{begin}");
     }
-    assert_eq!(runtime.calls(), 0);
+    assert!(told.try_recv().is_err(), "nothing reached the runtime");
     assert_eq!(crisp.metric("crisp_intercept_failures_total"), 0.0, "a refusal is no failure");
 }
 
 #[tokio::test]
 async fn what_is_wrong_is_refused_with_pod_container_and_field() {
     let crisp = InProcess::released(&[]);
-    let (runtime, _told) = runtime(&crisp);
+    let (_runtime, mut told) = runtime(&crisp);
     let client = crisp.client().await;
     let both = r#"{"a":{"dockerImage":{"registry":"x.io","name":"y"}},"b":{"aci":{"name":"x.io/y"}}}"#;
     let two = r#"{"a":{"dockerImage":{"registry":"x.io","name":"y"},"aci":{"name":"x.io/y"}}}"#;
@@ -210,14 +215,14 @@ async fn what_is_wrong_is_refused_with_pod_container_and_field() {
         let begin = format!("crisp: annotation crisp.dev/image-specs {expected}");
         assert!(text.starts_with(&begin), "{text}\n{begin}");
     }
-    assert_eq!(runtime.calls(), 0);
+    assert!(told.try_recv().is_err(), "nothing reached the runtime");
 }
 
 /// A tenant who calls nginx an ACI image has said nothing about anybody else's nginx.
 #[tokio::test]
 async fn nothing_is_remembered_from_one_pod_for_another() {
     let crisp = InProcess::released(&[]);
-    let (runtime, mut told) = runtime(&crisp);
+    let (_runtime, mut told) = runtime(&crisp);
     let (one, two) = (crisp.client().await, crisp.client().await);
     let nginx = r#"{"a":{"aci":{"name":"docker.io/library/nginx","tag":"1.27"}}}"#;
     let theirs = pull("nginx:1.27", "tenant", Some(nginx));
@@ -233,7 +238,7 @@ async fn nothing_is_remembered_from_one_pod_for_another() {
             assert!(told.recv().await.unwrap() == framed(message));
         }
     }
-    assert_eq!(runtime.calls(), 12);
+    assert!(told.try_recv().is_err(), "nothing else reached the runtime");
     // Nor the other way round: what was pulled for others does not make it Docker's for that pod.
     assert_eq!(ask(&two, PULL, &theirs).await.0, "12");
 }

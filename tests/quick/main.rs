@@ -9,6 +9,7 @@
 mod back_pressure;
 mod byte_identity;
 mod cancellation;
+mod containerd_api;
 mod delegated_calls;
 mod drain;
 mod embedded_images;

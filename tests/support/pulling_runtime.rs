@@ -87,6 +87,11 @@ impl PullingRuntime {
         });
     }
 
+    /// Somebody deletes all leases.
+    pub(crate) fn lose_leases(&self) {
+        self.stage.log.lock().unwrap().leases.clear();
+    }
+
     /// All pulls so far.
     pub(crate) fn pulls(&self) -> Vec<Seen> {
         self.stage.log.lock().unwrap().pulls.clone()
@@ -116,12 +121,18 @@ impl PullingRuntime {
 }
 
 impl Log {
-    fn lease(&mut self, method: &str, id: Option<String>) {
-        match (method, id) {
+    /// Does as told, and gives the answer. To list, the first field is a filter: `id=="ID"`, or our own label.
+    fn lease(&mut self, method: &str, first: Option<String>) -> Vec<u8> {
+        match (method, first) {
             ("Create", Some(id)) => self.leases.push(id),
             ("Delete", Some(id)) => self.leases.retain(|lease| *lease != id),
+            ("List", Some(filter)) => {
+                let wanted = |id: &&String| filter.starts_with("labels") || filter == format!("id==\"{id}\"");
+                return self.leases.iter().filter(wanted).flat_map(|id| bytes(1, &string(1, id))).collect();
+            }
             _ => {}
         }
+        Vec::new()
     }
 }
 
@@ -145,10 +156,11 @@ impl Stage {
                 let id = crisp::wire::last(&message, [1])
                     .unwrap()
                     .and_then(|value| value.as_str().map(str::to_owned));
-                if path.contains("Leases") {
-                    self.log.lock().unwrap().lease(name, id);
-                }
-                let _ = incoming.reply(&Reply::of(&[b""])).await;
+                let answer = match path.contains("Leases") {
+                    true => self.log.lock().unwrap().lease(name, id),
+                    false => Vec::new(),
+                };
+                let _ = incoming.reply(&Reply::of(&[&answer])).await;
             }
         }
     }

@@ -9,7 +9,7 @@ use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::{CreateRequest, DeleteRequest, ListStatusesRequest};
 use containerd_client::tonic::Request;
 use crisp::containerd::{
-    Accounting, Containerd, LEASE_HEADER, LEASE_LABEL, LIFETIME, Phase, Progress, Tracker,
+    Accounting, Containerd, LEASE_HEADER, LEASE_LABEL, LIFETIME, Phase, Progress, Tracker, lost_its_lease,
 };
 use k8s_cri::v1::{ImageSpec, PullImageRequest, RemoveImageRequest};
 use tokio::task::JoinHandle;
@@ -31,6 +31,8 @@ struct Lab {
     registry: Registry,
     cri: Cri,
     containerd: Containerd,
+    /// An image of several layers that takes a few seconds at the throttled speed. Whoever pulls it removes it.
+    large: Image,
 }
 
 type Pull = JoinHandle<Result<String, Status>>;
@@ -47,6 +49,7 @@ pub(crate) async fn run(node: Node) {
     lab.a_cancelled_pull_goes_on_where_it_stopped().await;
     lab.a_renewed_lease_keeps_everything().await;
     lab.a_deleted_lease_keeps_nothing().await;
+    lab.a_lease_that_goes_under_a_pull_fails_it().await;
     lab.the_client_survives_a_restart_of_containerd().await;
 }
 
@@ -57,7 +60,7 @@ impl Lab {
         let registry = Registry::start().await;
         node.trust(&registry.host());
         let (cri, containerd) = (Cri::new(&node.socket), Containerd::new(&node.socket));
-        Self { node, registry, cri, containerd }
+        Self { node, registry, cri, containerd, large: large() }
     }
 
     async fn leases_are_made_listed_and_deleted(&self) {
@@ -100,13 +103,21 @@ impl Lab {
     async fn a_lease_that_is_not_there_fails_the_pull(&self) {
         let image = self.registry.push("no-lease:1", &ImageBuilder::default().noise(1000, 1).build());
         let status = self.pull(&image, Some("no-such-lease")).await.expect("a task").expect_err("no lease");
-        println!("{}: pull under a lease that is not there: {status:?}", self.version());
-        assert_eq!(status.code(), Code::NotFound, "{status:?}");
-        assert!(status.message().contains("lease does not exist"), "{status:?}");
+        assert!(lost_its_lease(status.code(), status.message()), "{status:?}");
+        let missing = format!("{}/nothing:1", self.registry.host());
+        let status = self.pull(&missing, None).await.expect("a task").expect_err("no such image");
+        assert!(
+            status.code() == Code::NotFound && !lost_its_lease(status.code(), status.message()),
+            "{status:?}"
+        );
+        if self.runtime_version().starts_with("v2") {
+            // In the words of the transfer service: the lab has not made containerd leave its normal path.
+            assert!(status.message().contains("failed to resolve image"), "{status:?}");
+        }
     }
 
     async fn progress_goes_up_to_the_total(&mut self) {
-        let image = large(10);
+        let image = self.large.clone();
         let name = self.registry.push("progress:1", &image);
         self.create("progress").await;
         let mut hold = self.registry.hold("progress/manifests/");
@@ -174,7 +185,7 @@ impl Lab {
     }
 
     async fn layers_that_another_pull_fetches_count_too(&mut self) {
-        let image = large(30);
+        let image = self.large.clone();
         let (one, two) = (self.registry.push("one:1", &image), self.registry.push("two:1", &image));
         self.registry.throttle(Some(BYTES_PER_SECOND));
         self.create("one").await;
@@ -198,16 +209,14 @@ impl Lab {
     }
 
     async fn a_cancelled_pull_goes_on_where_it_stopped(&mut self) {
-        let image = large(40);
+        let image = self.large.clone();
         let name = self.registry.push("resume:1", &image);
         self.create("resume").await;
         let kept = self.cancel_in_the_middle(&name, "resume", &image).await;
         let progress = self.containerd.track("resume").poll().await.expect("progress");
         assert!(progress.bytes_done > 0, "the next attempt starts with what is there: {progress:?}");
 
-        let began = Instant::now();
         self.pull(&name, Some("resume")).await.expect("a task").expect("the next pull succeeds");
-        println!("{}: pull right after a cancel took {:?}", self.version(), began.elapsed());
         self.came_once("resume", &image, kept);
         let kept = self.containerd.kept("resume").await.expect("kept");
         assert!(kept >= bytes_of(&image), "all of it came under this lease: {kept}");
@@ -215,7 +224,7 @@ impl Lab {
     }
 
     async fn a_renewed_lease_keeps_everything(&mut self) {
-        let image = large(50);
+        let image = self.large.clone();
         let name = self.registry.push("renew:1", &image);
         self.create("old").await;
         let kept = self.cancel_in_the_middle(&name, "old", &image).await;
@@ -234,13 +243,27 @@ impl Lab {
     }
 
     async fn a_deleted_lease_keeps_nothing(&mut self) {
-        let image = large(60);
+        let image = self.large.clone();
         let name = self.registry.push("delete:1", &image);
         self.create("delete").await;
         self.cancel_in_the_middle(&name, "delete", &image).await;
         assert!(!self.ingests().await.is_empty());
         self.containerd.delete_lease("delete", true).await.expect("delete");
         assert_eq!(self.ingests().await, Vec::<String>::new(), "sync: they are gone now");
+    }
+
+    async fn a_lease_that_goes_under_a_pull_fails_it(&mut self) {
+        let image = self.large.clone();
+        let name = self.registry.push("under:1", &image);
+        self.create("under").await;
+        self.registry.throttle(Some(BYTES_PER_SECOND));
+        let pull = self.pull(&name, Some("under"));
+        watch(&mut self.containerd.track("under"), |progress| progress.bytes_done > 0).await;
+        assert!(self.containerd.find_lease("under").await.expect("find").is_some());
+        self.containerd.delete_lease("under", true).await.expect("delete");
+        pull.await.expect("a task").expect_err("its blobs went with the lease");
+        assert!(self.containerd.find_lease("under").await.expect("find").is_none());
+        self.registry.throttle(None);
     }
 
     async fn the_client_survives_a_restart_of_containerd(&mut self) {
@@ -277,7 +300,7 @@ impl Lab {
         let ranges = requests.iter().filter(|seen| seen.range.is_some() && seen.status == 206).count();
         let sent: u64 = requests.iter().map(|seen| seen.sent).sum();
         let share = sent as f64 / bytes_of(image) as f64;
-        println!("{}: {ranges} ranges, kept {kept}, {share:.4} of the image sent", self.version());
+        println!("{}: {ranges} ranges, kept {kept}, {share:.4} of the image sent", self.runtime_version());
         assert!(ranges > 0, "{requests:#?}");
         assert!(share <= 1.02, "{sent} bytes sent for {}", bytes_of(image));
     }
@@ -315,7 +338,7 @@ impl Lab {
         Endpoint::from_shared(self.node.endpoint()).expect("an endpoint").connect_lazy()
     }
 
-    fn version(&self) -> String {
+    fn runtime_version(&self) -> String {
         crate::lab::client::version(&self.node.socket).expect("a version").runtime_version
     }
 }
@@ -326,11 +349,10 @@ fn in_namespace<T>(message: T) -> Request<T> {
     request
 }
 
-/// An image of several layers that takes a few seconds at the throttled speed.
-fn large(seed: u64) -> Image {
-    let sizes = [6 << 20, 5 << 20, 4 << 20, 300_000, 1000];
-    let add = |image: ImageBuilder, (n, size)| image.noise(size, seed + n);
-    (0..).zip(sizes).fold(ImageBuilder::default(), add).build()
+fn large() -> Image {
+    let sizes = [5 << 20, 4 << 20, 3 << 20, 300_000, 1000];
+    let add = |image: ImageBuilder, (seed, size)| image.noise(size, seed);
+    (10..).zip(sizes).fold(ImageBuilder::default(), add).build()
 }
 
 fn bytes_of(image: &Image) -> u64 {

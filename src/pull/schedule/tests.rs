@@ -62,9 +62,11 @@ fn others_give_way_only_after_patience_only_while_downloading_and_not_for_ever()
 #[test]
 fn one_that_gave_way_often_enough_runs_on_but_only_one_at_a_time() {
     let kubelet = running(1, Class::Kubelet, LATE, Phase::Downloading);
-    let tired = |id| View { preempted: MAX_PREEMPTIONS, ..queued(id, Class::Background) };
-    let flights = [kubelet, tired(2), tired(3), queued(4, Class::Urgent)];
-    assert_eq!(schedule(&flights, LIMITS), [Action::Start(2)]);
+    let tired =
+        |id, time| View { preempted: MAX_PREEMPTIONS, ..view(id, Class::Background, Stage::Queued(time)) };
+    let flights = |time| [kubelet.clone(), tired(2, time), tired(3, time), queued(4, Class::Urgent)];
+    assert_eq!(schedule(&flights(LATE), LIMITS), []);
+    assert_eq!(schedule(&flights(STUCK), LIMITS), [Action::Start(2)]);
 }
 
 #[test]
