@@ -19,8 +19,8 @@ use crate::pull::key::Line;
 const LINE_LABEL: &str = "crisp.dev/line";
 const IMAGE_LABEL: &str = "crisp.dev/image";
 
-/// How long an image's name may be in a label; containerd takes 4096 bytes for key and value.
-const MAX_IMAGE_LABEL: usize = 1024;
+/// How many letters of an image's name a label holds; containerd takes 4096 bytes for key and value.
+const MAX_IMAGE_LABEL: usize = 1000;
 
 /// More left-over leases than this are not kept; the oldest go first.
 const MAX_KEPT: usize = 64;
@@ -139,8 +139,8 @@ impl Leases {
             at.map(|at| kept.swap_remove(at).held)
         };
         let labels = || {
-            let mut name = image.to_owned();
-            name.truncate(image.floor_char_boundary(MAX_IMAGE_LABEL));
+            // An image that is no reference may be of any length and any letters.
+            let name = image.chars().take(MAX_IMAGE_LABEL).collect();
             BTreeMap::from([(LINE_LABEL.to_owned(), line.to_hex()), (IMAGE_LABEL.to_owned(), name)])
         };
         let id = format!("crisp-{}-{flight}", self.instance);
