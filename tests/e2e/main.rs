@@ -4,10 +4,10 @@
 
 mod conformance;
 mod crictl;
+mod kubelet_pulls;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;
-mod kubelet_pulls;
 mod leases;
 mod pods;
 #[path = "../support/pulls_under_leases.rs"]

@@ -59,7 +59,8 @@ pub(crate) fn add_kubelet(kubelet: &str, mode: &str, runtime: &str, took: Durati
 
 /// Many pods of one image, started at once. `pulls` is how often its tag was looked up, `share` what came of it.
 pub(crate) fn add_pulls(runtime: &str, way: &str, pods: usize, took: Duration, pulls: usize, share: f64) {
-    let row = format!("| {runtime} | {way} | {pods} | {:.1} s | {pulls} | {share:.2} x |", took.as_secs_f64());
+    let row =
+        format!("| {runtime} | {way} | {pods} | {:.1} s | {pulls} | {share:.2} x |", took.as_secs_f64());
     println!("{row}");
     publish(|tables| tables.pulls.push(row));
 }

@@ -117,7 +117,10 @@ impl Kubelet {
         });
         restarts.unwrap_or_else(|| {
             let state = self.pods().map(|pods| pods.to_string());
-            panic!("not all pods run within {limit:?}; the kubelet says {state:?}\n{}", self.process.log_tail())
+            panic!(
+                "not all pods run within {limit:?}; the kubelet says {state:?}\n{}",
+                self.process.log_tail()
+            )
         })
     }
 
