@@ -19,6 +19,7 @@ mod image;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -28,6 +29,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 pub(crate) use fault::{Fault, Hold};
 pub(crate) use image::{Image, ImageBuilder, digest_of, host_architecture, index};
@@ -78,8 +80,17 @@ struct Inner {
     content: HashMap<String, (String, Bytes)>,
     auth: Auth,
     bytes_per_second: Option<u64>,
+    line: Option<Line>,
     faults: Vec<(String, Fault)>,
     log: Vec<Seen>,
+}
+
+/// One line to the world that all connections share.
+#[derive(Debug)]
+struct Line {
+    bytes_per_second: u64,
+    /// When it has sent what it was given so far.
+    free: Instant,
 }
 
 /// The token that `/token` gives; also one that may be given as `registry_token`.
@@ -130,6 +141,12 @@ impl Registry {
         self.shared.lock().bytes_per_second = bytes_per_second;
     }
 
+    /// Sends at most so many bytes per second on all connections together, also on those that are open already.
+    pub(crate) fn throttle_total(&self, bytes_per_second: Option<u64>) {
+        let line = bytes_per_second.map(|bytes_per_second| Line { bytes_per_second, free: Instant::now() });
+        self.shared.lock().line = line;
+    }
+
     /// Answers every request whose path contains `path` with a fault, until [`Registry::behave`].
     pub(crate) fn misbehave(&self, path: &str, fault: Fault) {
         self.shared.lock().faults.push((path.to_owned(), fault));
@@ -175,6 +192,17 @@ impl Drop for Registry {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.state.lock().unwrap()
+    }
+
+    /// When so many bytes more have passed the line that all share.
+    fn pass(&self, bytes: u64) -> Option<Instant> {
+        let mut state = self.lock();
+        let line = state.line.as_mut()?;
+        // A sleeper wakes up to a few milliseconds late; what the line could have sent meanwhile it catches up on.
+        let late = Instant::now().checked_sub(Duration::from_millis(50)).unwrap_or(line.free);
+        let time = Duration::from_secs_f64(bytes as f64 / line.bytes_per_second as f64);
+        line.free = line.free.max(late) + time;
+        Some(line.free)
     }
 
     fn sent(&self, entry: usize, bytes: u64) {
@@ -286,7 +314,9 @@ fn respond(
         Some(None) => return StatusCode::RANGE_NOT_SATISFIABLE.into_response(),
     };
     let mut response = Response::builder().status(status).header(header::CONTENT_TYPE, kind);
-    response = response.header("docker-content-digest", digest_of(&data));
+    // Hashing a large blob for every request would hold all others up.
+    let digest = path.rsplit('/').next().filter(|name| name.starts_with("sha256:")).map(str::to_owned);
+    response = response.header("docker-content-digest", digest.unwrap_or_else(|| digest_of(&data)));
     if status == StatusCode::PARTIAL_CONTENT {
         let from = data.len() - part.len();
         response = response.header(header::CONTENT_RANGE, format!("bytes {from}-*/{}", data.len()));

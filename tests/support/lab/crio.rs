@@ -67,6 +67,16 @@ impl Crio {
         self.process.as_mut().expect("a process").kill();
     }
 
+    /// Lets CRI-O pull from a registry at `host:port` that speaks plain HTTP. It reads that list once, when it starts.
+    pub(crate) fn trust(&mut self, registry: &str) {
+        let path = self.scratch.join("registries.conf");
+        let known = fs::read_to_string(&path).expect("read registries.conf");
+        let more = format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n");
+        fs::write(path, known + &more).expect("write registries.conf");
+        self.kill();
+        self.restart();
+    }
+
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
     }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use super::network::free_ports;
 use super::process::Process;
 use super::scratch::Scratch;
 use super::wait;
@@ -12,6 +13,8 @@ use super::wait;
 pub(crate) struct Crisp {
     pub(crate) socket: PathBuf,
     pub(crate) admin: PathBuf,
+    /// Address of its metrics.
+    pub(crate) metrics: String,
     runtime: String,
     process: Option<Process>,
     scratch: Scratch,
@@ -21,9 +24,11 @@ impl Crisp {
     /// Starts crisp in front of `runtime` (`unix://PATH`), which need not be there yet.
     pub(crate) fn start(runtime: &str) -> Self {
         let scratch = Scratch::new();
+        let [port] = free_ports();
         let mut crisp = Self {
             socket: scratch.join("crisp.sock"),
             admin: scratch.join("admin.sock"),
+            metrics: format!("127.0.0.1:{port}"),
             runtime: runtime.to_owned(),
             process: None,
             scratch,
@@ -39,6 +44,7 @@ impl Crisp {
         command.arg("--runtime-endpoint").arg(&self.runtime);
         command.arg("--state-dir").arg(self.scratch.join("state"));
         command.arg("--admin-listen").arg(format!("unix://{}", self.admin.display()));
+        command.arg("--metrics-listen").arg(&self.metrics);
         let mut process = Process::start("crisp", command, &self.scratch.join("crisp.log"));
         let listens = wait::try_until(Duration::from_secs(10), || match process.ended() {
             Some(_) => Some(false),

@@ -70,6 +70,14 @@ impl Node {
         }
     }
 
+    /// Lets the runtime pull from a registry at `host:port` that speaks plain HTTP.
+    pub(crate) fn trust(&mut self, registry: &str) {
+        match self {
+            Self::Containerd(node) => node.trust(registry),
+            Self::Crio(node) => node.trust(registry),
+        }
+    }
+
     /// Ends the runtime as a crash would. Its containers go on.
     pub(crate) fn kill(&mut self) {
         match self {
