@@ -15,6 +15,8 @@
 mod fault;
 #[path = "registry/image.rs"]
 mod image;
+#[path = "registry/line.rs"]
+mod line;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -31,6 +33,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) use fault::{Fault, Hold};
 pub(crate) use image::{Image, ImageBuilder, digest_of, host_architecture, index};
+use line::Line;
 
 /// A running registry; it ends when dropped.
 #[derive(Debug)]
@@ -78,6 +81,7 @@ struct Inner {
     content: HashMap<String, (String, Bytes)>,
     auth: Auth,
     bytes_per_second: Option<u64>,
+    line: Line,
     faults: Vec<(String, Fault)>,
     log: Vec<Seen>,
 }
@@ -128,6 +132,12 @@ impl Registry {
     /// Sends at most so many bytes per second on each connection; `None` is as fast as it goes.
     pub(crate) fn throttle(&self, bytes_per_second: Option<u64>) {
         self.shared.lock().bytes_per_second = bytes_per_second;
+    }
+
+    /// Sends at most so many bytes per second over all connections together, as a node's line does; from now on also
+    /// to who is being answered.
+    pub(crate) fn throttle_in_all(&self, bytes_per_second: Option<u64>) {
+        self.shared.lock().line.bytes_per_second = bytes_per_second;
     }
 
     /// Answers every request whose path contains `path` with a fault, until [`Registry::behave`].

@@ -1,5 +1,6 @@
 //! A runtime of any kind that runs for real.
 
+use std::fs;
 use std::path::Path;
 
 use super::containerd::Containerd;
@@ -68,6 +69,23 @@ impl Node {
             Self::Containerd(node) => &node.registry,
             Self::Crio(node) => &node.registry,
         }
+    }
+
+    /// Lets the runtime pull from a registry at `host:port` that speaks plain HTTP.
+    pub(crate) fn trust(&mut self, registry: &str) {
+        match self {
+            Self::Containerd(node) => node.trust(registry),
+            Self::Crio(node) => node.trust(registry),
+        }
+    }
+
+    /// What the runtime has logged.
+    pub(crate) fn log(&self) -> String {
+        let path = match self {
+            Self::Containerd(node) => node.scratch.join("containerd.log"),
+            Self::Crio(node) => node.scratch.join("crio.log"),
+        };
+        fs::read_to_string(path).expect("read the log")
     }
 
     /// Ends the runtime as a crash would. Its containers go on.

@@ -60,7 +60,11 @@ impl Default for ImageBuilder {
 
 impl ImageBuilder {
     /// Adds a layer of these files, as a compressed tar archive.
-    pub(crate) fn layer(mut self, files: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn layer(self, files: &[(&str, &[u8])]) -> Self {
+        self.archive(files, flate2::Compression::fast())
+    }
+
+    fn archive(mut self, files: &[(&str, &[u8])], level: flate2::Compression) -> Self {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, data) in files {
             let mut head = tar::Header::new_gnu();
@@ -69,7 +73,7 @@ impl ImageBuilder {
             archive.append_data(&mut head, path, *data).unwrap();
         }
         let archive = archive.into_inner().unwrap();
-        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), level);
         compressed.write_all(&archive).unwrap();
         let compressed = compressed.finish().unwrap().into();
         self.layers.push(Layer { compressed, diff_id: digest_of(&archive) });
@@ -78,13 +82,23 @@ impl ImageBuilder {
 
     /// Adds a layer of about this size that does not compress and differs by `seed`.
     pub(crate) fn noise(self, size: usize, seed: u64) -> Self {
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
-        let data: Vec<u8> = std::iter::repeat_with(next).take(size).collect();
-        self.layer(&[("noise", &data)])
+        // SplitMix64, because tests make hundreds of megabytes of it.
+        let mut state = seed;
+        let mut data = Vec::with_capacity(size + 8);
+        while data.len() < size {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            data.extend_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+        }
+        data.truncate(size);
+        self.archive(&[("noise", &data)], flate2::Compression::none())
+    }
+
+    /// Adds a layer that another image has, too.
+    pub(crate) fn share(mut self, other: &Self, at: usize) -> Self {
+        self.layers.push(other.layers[at].clone());
+        self
     }
 
     /// The user of the config.
