@@ -17,12 +17,13 @@ impl Lab {
         for pull in pulls {
             pull.await.expect("no panic").expect_err("crisp is gone");
         }
-        self.registry.throttle_in_all(None);
         self.crisp.restart();
         if let Some(containerd) = &self.containerd {
             assert_eq!(containerd.list_leases().await.expect("list").len(), 2, "what crisp has left behind");
         }
         pulled(self.pull(&name, Who::Pod(0))).await;
+        // Not before: what is sent at full speed to connections that are about to end is lost.
+        self.registry.throttle_in_all(None);
         assert_eq!(self.crisp.pulls().await, [], "no pull is stuck");
         let Some(containerd) = &self.containerd else { return };
 

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crisp::pull::progress::PullPhase;
 
-use super::{Lab, Size, Who, bytes_of, pulled, until};
+use super::{Lab, Size, Who, bytes_of, pull, pulled};
+use crate::lab::client::Cri;
 use crate::registry::{Image, ImageBuilder};
 
 const MIB: usize = 1 << 20;
@@ -34,7 +35,13 @@ impl Lab {
         let image = background.clone().build();
         self.registry.throttle_in_all(Some(plan.speed));
         let alone = ImageBuilder::default().noise(plan.layer, 900).noise(plan.own, 901).build();
-        let alone = self.time("alone", &alone).await;
+        let alone = self.time(&self.cri, "alone", &alone).await;
+        let directly = match size {
+            Size::Small => String::new(),
+            Size::Full => {
+                format!(", beside it without crisp {:.2} s", self.without_crisp(&plan).await.as_secs_f64())
+            }
+        };
 
         let name = self.registry.push("background:1", &image);
         let before = self.crisp.metric("crisp_pull_preemptions_total");
@@ -44,7 +51,7 @@ impl Lab {
             let base = self.layer_that_has_just_begun(&image).await;
             let own = 910 + round as u64;
             let urgent = ImageBuilder::default().share(&background, base).noise(plan.own, own).build();
-            times.push(self.time(&format!("urgent-{round}"), &urgent).await);
+            times.push(self.time(&self.cri, &format!("urgent-{round}"), &urgent).await);
             let count = self.crisp.metric("crisp_pull_preemptions_total") - before;
             assert_eq!(count, round as u64 + 1, "each gives way once");
             assert!(!slow.is_finished(), "the background pull is still under way");
@@ -57,7 +64,7 @@ impl Lab {
         let slowest = times.iter().max().expect("times");
         self.tell(&format!(
             "{:.0} MB at {:.1} MB/s preempted {TIMES} times: {share:.4} of it sent; urgent image alone {:.2} s, \
-             preempting {}",
+             preempting {}{directly}",
             bytes_of(&image) as f64 / 1e6,
             plan.speed as f64 / 1e6,
             alone.as_secs_f64(),
@@ -69,11 +76,26 @@ impl Lab {
     }
 
     /// How long a pod waits for an image.
-    async fn time(&self, repository: &str, image: &Image) -> Duration {
+    async fn time(&self, cri: &Cri, repository: &str, image: &Image) -> Duration {
         let name = self.registry.push(&format!("{repository}:1"), image);
         let began = Instant::now();
-        pulled(self.pull(&name, Who::Pod(0))).await;
+        pulled(pull(cri, &name, Who::Pod(0), None)).await;
         began.elapsed()
+    }
+
+    /// The same beside a background pull that nobody stops. That one is given up afterwards.
+    async fn without_crisp(&self, plan: &Plan) -> Duration {
+        let direct = Cri::new(self.node.socket());
+        let noise = |image: ImageBuilder, seed| image.noise(plan.layer, seed);
+        let background = (850..).take(plan.layers).fold(ImageBuilder::default(), noise);
+        let image = background.clone().build();
+        let slow = pull(&direct, &self.registry.push("direct:1", &image), Who::Kruise, None);
+        let base = self.layer_that_has_just_begun(&image).await;
+        let urgent = ImageBuilder::default().share(&background, base).noise(plan.own, 902).build();
+        let time = self.time(&direct, "direct-urgent", &urgent).await;
+        assert!(!slow.is_finished(), "the background pull is still under way");
+        slow.abort();
+        time
     }
 
     /// Waits until a layer of the image has begun to come and returns which. Less than a tenth of it is there.
@@ -106,8 +128,8 @@ impl Lab {
     /// imagePullPolicy Always: each start of a pod is a pull, of one HEAD.
     pub(super) async fn pods_that_restart_do_not_stop_an_unpacking(&mut self, size: Size) {
         let (every, files, times) = match size {
-            Size::Small => (Duration::from_millis(300), 4000, 3),
-            Size::Full => (Duration::from_secs(5), 20_000, 6),
+            Size::Small => (Duration::from_millis(100), 4000, 4),
+            Size::Full => (Duration::from_secs(5), 20_000, 10),
         };
         let always = ImageBuilder::default().noise(1000, 950).build();
         let always_name = self.registry.push("always:1", &always);
@@ -122,19 +144,24 @@ impl Lab {
         let before = self.crisp.metric("crisp_pull_preemptions_total");
         let began = Instant::now();
         let slow = self.pull(&name, Who::Kruise);
-        let unpacking =
-            async || self.crisp.pulls().await.iter().any(|pull| pull.phase == PullPhase::Unpacking);
-        until("it is unpacked", async || slow.is_finished() || unpacking().await).await;
-        let mut restarts = 0;
+        let (mut restarts, mut while_unpacking) = (0, 0);
         let mut ticks = tokio::time::interval(every);
         while !slow.is_finished() {
             ticks.tick().await;
             pulled(self.pull(&always_name, Who::Pod(restarts))).await;
             restarts += 1;
+            let mut pulls = self.crisp.pulls().await.into_iter();
+            while_unpacking += usize::from(pulls.any(|pull| pull.phase == PullPhase::Unpacking));
         }
         pulled(slow).await;
         let took = began.elapsed();
         assert!(restarts >= 3, "only {restarts} pods were started in {took:?}");
+        if size == Size::Full {
+            assert!(
+                while_unpacking >= 3,
+                "{while_unpacking} of {restarts} pods were started while it was unpacked"
+            );
+        }
         assert_eq!(self.crisp.metric("crisp_pull_preemptions_total"), before, "nothing gave way");
         assert_eq!(self.asked(&name), 1, "the runtime was asked once");
         self.came_once("always", &always);
@@ -160,7 +187,7 @@ impl Plan {
         match size {
             // Half a second of patience is much of so short a pull, and noise on a busy machine, too.
             Size::Small => {
-                Self { layers: 8, layer: 3 * MIB, own: 3 * MIB, speed: 5_000_000, later: 2.0, sent: 1.02 }
+                Self { layers: 8, layer: 3 * MIB, own: 3 * MIB, speed: 5_000_000, later: 2.0, sent: 1.05 }
             }
             Size::Full => Self {
                 layers: 10,
