@@ -146,11 +146,11 @@ impl Leases {
         let id = format!("crisp-{}-{flight}", self.instance);
         match left_over {
             Some(held) if held.created.elapsed().is_ok_and(|age| age < OLD) => Ok((held, true)),
-            Some(held) => {
-                self.containerd.renew_lease(&held.id, &id).await?;
+            // One that cannot be renewed is gone, or goes by itself; a new one serves as well.
+            Some(held) if self.containerd.renew_lease(&held.id, &id).await.is_ok() => {
                 Ok((Held { id, created: SystemTime::now() }, true))
             }
-            None => {
+            _ => {
                 self.containerd.create_lease(&id, &labels()).await?;
                 Ok((Held { id, created: SystemTime::now() }, false))
             }
@@ -160,6 +160,22 @@ impl Leases {
     /// Keeps a lease whose pull did not come to a good end.
     pub(super) fn keep(&self, line: &Line, held: Held) {
         self.keep_as(line.to_hex(), held);
+    }
+
+    /// Gives back a lease that is kept in vain, and what is too much.
+    pub(super) async fn tidy(&self, held: &Held) {
+        if matches!(self.containerd.kept(&held.id).await, Ok(0)) {
+            let empty = {
+                let mut kept = self.kept();
+                let at = kept.iter().position(|kept| kept.held == *held);
+                at.map(|at| kept.remove(at))
+            };
+            // Unless a pull has taken it meanwhile.
+            if let Some(empty) = empty {
+                self.release(&empty.held).await;
+            }
+        }
+        self.sweep().await;
     }
 
     fn keep_as(&self, line: String, held: Held) {

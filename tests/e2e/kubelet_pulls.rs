@@ -10,7 +10,6 @@ use crate::lab::cgroup::CgroupRoot;
 use crate::lab::crisp::Crisp;
 use crate::lab::kubelet::Kubelet;
 use crate::lab::node::{Kind, Node};
-use crate::lab::registry::http_get;
 use crate::lab::{client, parts, wait};
 use crate::registry::{Image, ImageBuilder, Registry};
 use crate::report;
@@ -183,7 +182,7 @@ impl Lab {
         }
         let background = tokio::runtime::Runtime::new().expect("a runtime");
         let registry = background.block_on(Registry::start());
-        registry.throttle_total(Some(BYTES_PER_SECOND));
+        registry.throttle_in_all(Some(BYTES_PER_SECOND));
         let groups = CgroupRoot::new();
         let mut node = kind.start();
         node.trust(&registry.host());
@@ -254,16 +253,12 @@ impl Lab {
     }
 
     fn metrics(&self) -> String {
-        let address = &self.crisp.as_ref().expect("crisp").metrics;
-        http_get(address, "/metrics").expect("crisp answers").1
+        self.crisp.as_ref().expect("crisp").metrics()
     }
 
     /// The sum of a family.
     fn metric(&self, name: &str) -> u64 {
-        let metrics = self.metrics();
-        let lines = metrics.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
-        let values = lines.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));
-        values.map(|(_, value)| value.parse::<u64>().expect("a number")).sum()
+        self.crisp.as_ref().expect("crisp").metric(name)
     }
 
     /// No flight and no lease outlives the pulls.

@@ -10,6 +10,9 @@ mod kubelet_pulls;
 mod lab;
 mod leases;
 mod pods;
+mod pulls;
+#[path = "../support/pulls_through_crisp.rs"]
+mod pulls_through_crisp;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
 #[path = "../support/random.rs"]

@@ -7,6 +7,10 @@ mod lab;
 mod leases;
 mod outage;
 mod parity;
+mod pulls;
+#[path = "../support/pulls_through_crisp.rs"]
+#[expect(dead_code, reason = "the long part is that of e2e")]
+mod pulls_through_crisp;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
 #[path = "../support/registry.rs"]

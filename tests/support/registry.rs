@@ -15,6 +15,8 @@
 mod fault;
 #[path = "registry/image.rs"]
 mod image;
+#[path = "registry/line.rs"]
+mod line;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -33,6 +35,7 @@ use tokio::time::Instant;
 
 pub(crate) use fault::{Fault, Hold};
 pub(crate) use image::{Image, ImageBuilder, digest_of, host_architecture, index};
+use line::Line;
 
 /// A running registry; it ends when dropped.
 #[derive(Debug)]
@@ -80,17 +83,9 @@ struct Inner {
     content: HashMap<String, (String, Bytes)>,
     auth: Auth,
     bytes_per_second: Option<u64>,
-    line: Option<Line>,
+    line: Line,
     faults: Vec<(String, Fault)>,
     log: Vec<Seen>,
-}
-
-/// One line to the world that all connections share.
-#[derive(Debug)]
-struct Line {
-    bytes_per_second: u64,
-    /// When it has sent what it was given so far.
-    free: Instant,
 }
 
 /// The token that `/token` gives; also one that may be given as `registry_token`.
@@ -141,10 +136,10 @@ impl Registry {
         self.shared.lock().bytes_per_second = bytes_per_second;
     }
 
-    /// Sends at most so many bytes per second on all connections together, also on those that are open already.
-    pub(crate) fn throttle_total(&self, bytes_per_second: Option<u64>) {
-        let line = bytes_per_second.map(|bytes_per_second| Line { bytes_per_second, free: Instant::now() });
-        self.shared.lock().line = line;
+    /// Sends at most so many bytes per second over all connections together, as a node's line does; from now on also
+    /// to who is being answered.
+    pub(crate) fn throttle_in_all(&self, bytes_per_second: Option<u64>) {
+        self.shared.lock().line.bytes_per_second = bytes_per_second;
     }
 
     /// Answers every request whose path contains `path` with a fault, until [`Registry::behave`].
@@ -192,17 +187,6 @@ impl Drop for Registry {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.state.lock().unwrap()
-    }
-
-    /// When so many bytes more have passed the line that all share.
-    fn pass(&self, bytes: u64) -> Option<Instant> {
-        let mut state = self.lock();
-        let line = state.line.as_mut()?;
-        // A sleeper wakes up to a few milliseconds late; what the line could have sent meanwhile it catches up on.
-        let late = Instant::now().checked_sub(Duration::from_millis(50)).unwrap_or(line.free);
-        let time = Duration::from_secs_f64(bytes as f64 / line.bytes_per_second as f64);
-        line.free = line.free.max(late) + time;
-        Some(line.free)
     }
 
     fn sent(&self, entry: usize, bytes: u64) {

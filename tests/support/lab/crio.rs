@@ -67,12 +67,12 @@ impl Crio {
         self.process.as_mut().expect("a process").kill();
     }
 
-    /// Lets CRI-O pull from a registry at `host:port` that speaks plain HTTP. It reads that list once, when it starts.
+    /// Lets CRI-O pull from a registry at `host:port` that speaks plain HTTP. It reads that when it starts.
     pub(crate) fn trust(&mut self, registry: &str) {
         let path = self.scratch.join("registries.conf");
-        let known = fs::read_to_string(&path).expect("read registries.conf");
-        let more = format!("[[registry]]\nlocation = \"{registry}\"\ninsecure = true\n");
-        fs::write(path, known + &more).expect("write registries.conf");
+        let mut registries = fs::read_to_string(&path).expect("read registries.conf");
+        registries += &mirror(registry, registry);
+        fs::write(path, registries).expect("write registries.conf");
         self.kill();
         self.restart();
     }
@@ -107,6 +107,10 @@ fn open_host_ports(network: &Network) {
     )));
 }
 
+fn mirror(prefix: &str, registry: &str) -> String {
+    format!("[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{registry}\"\ninsecure = true\n")
+}
+
 fn write_config(scratch: &Scratch, registry: &str) {
     let dir = scratch.path().display();
     for folder in ["hooks", "ns", "policies", "none"] {
@@ -124,8 +128,7 @@ fn write_config(scratch: &Scratch, registry: &str) {
     let mut registries =
         "short-name-mode = \"disabled\"\nunqualified-search-registries = [\"docker.io\"]\n".to_owned();
     for prefix in containerd::MIRRORED.into_iter().chain(["docker.io/library", registry]) {
-        registries +=
-            &format!("[[registry]]\nprefix = \"{prefix}\"\nlocation = \"{registry}\"\ninsecure = true\n");
+        registries += &mirror(prefix, registry);
     }
     scratch.write("registries.conf", &registries);
     let wrapper = write_wrapper(scratch);

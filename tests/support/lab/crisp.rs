@@ -1,11 +1,15 @@
 //! crisp itself, as a process of its own in front of a runtime.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use crisp::pull::progress::{Pull, Pulls};
+
 use super::network::free_ports;
 use super::process::Process;
+use super::registry::http_get;
 use super::scratch::Scratch;
 use super::wait;
 
@@ -13,9 +17,10 @@ use super::wait;
 pub(crate) struct Crisp {
     pub(crate) socket: PathBuf,
     pub(crate) admin: PathBuf,
-    /// Address of its metrics.
-    pub(crate) metrics: String,
+    /// Address of the metrics.
+    metrics_address: String,
     runtime: String,
+    options: Vec<String>,
     process: Option<Process>,
     scratch: Scratch,
 }
@@ -23,13 +28,19 @@ pub(crate) struct Crisp {
 impl Crisp {
     /// Starts crisp in front of `runtime` (`unix://PATH`), which need not be there yet.
     pub(crate) fn start(runtime: &str) -> Self {
+        Self::start_with(runtime, &[])
+    }
+
+    /// The same with more options.
+    pub(crate) fn start_with(runtime: &str, options: &[&str]) -> Self {
         let scratch = Scratch::new();
         let [port] = free_ports();
         let mut crisp = Self {
             socket: scratch.join("crisp.sock"),
             admin: scratch.join("admin.sock"),
-            metrics: format!("127.0.0.1:{port}"),
+            metrics_address: format!("127.0.0.1:{port}"),
             runtime: runtime.to_owned(),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
             process: None,
             scratch,
         };
@@ -44,7 +55,7 @@ impl Crisp {
         command.arg("--runtime-endpoint").arg(&self.runtime);
         command.arg("--state-dir").arg(self.scratch.join("state"));
         command.arg("--admin-listen").arg(format!("unix://{}", self.admin.display()));
-        command.arg("--metrics-listen").arg(&self.metrics);
+        command.arg("--metrics-listen").arg(&self.metrics_address).args(&self.options);
         let mut process = Process::start("crisp", command, &self.scratch.join("crisp.log"));
         let listens = wait::try_until(Duration::from_secs(10), || match process.ended() {
             Some(_) => Some(false),
@@ -67,6 +78,49 @@ impl Crisp {
     /// `unix://` and the path, as programs want it.
     pub(crate) fn endpoint(&self) -> String {
         format!("unix://{}", self.socket.display())
+    }
+
+    /// The text of a path of the admin API.
+    pub(crate) async fn ask_admin(&self, path: &str) -> String {
+        let answer = crisp::admin::client::get(&self.admin, path).await.expect("the admin API answers");
+        String::from_utf8(answer.to_vec()).expect("text")
+    }
+
+    /// All pulls under way.
+    pub(crate) async fn pulls(&self) -> Vec<Pull> {
+        let pulls: Pulls = serde_json::from_str(&self.ask_admin("/v1/pulls").await).expect("pulls");
+        pulls.pulls
+    }
+
+    /// The text of /metrics.
+    pub(crate) fn metrics(&self) -> String {
+        // The port may still be taken when crisp starts; it then tries again.
+        let scrape = || http_get(&self.metrics_address, "/metrics").filter(|(status, _)| *status == 200);
+        wait::until("the metrics", Duration::from_secs(10), scrape).1
+    }
+
+    /// One metric, all its labels together.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.metrics();
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name).filter(|rest| rest.starts_with([' ', '{']))?;
+            rest.rsplit(' ').next()?.parse::<u64>().ok()
+        });
+        values.sum()
+    }
+
+    /// Everything that crisp has written: its log, and the files of its state folder.
+    pub(crate) fn written(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut folders = vec![self.scratch.join("state")];
+        let mut files = vec![self.scratch.join("crisp.log")];
+        while let Some(folder) = folders.pop() {
+            // The folder is not there as long as there is nothing to keep.
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let list = if entry.path().is_dir() { &mut folders } else { &mut files };
+                list.push(entry.path());
+            }
+        }
+        files.into_iter().map(|file| (file.clone(), fs::read(file).expect("read a file"))).collect()
     }
 
     /// The last lines of crisp's log.

@@ -1,5 +1,6 @@
 //! A runtime of any kind that runs for real.
 
+use std::fs;
 use std::path::Path;
 
 use super::containerd::Containerd;
@@ -76,6 +77,15 @@ impl Node {
             Self::Containerd(node) => node.trust(registry),
             Self::Crio(node) => node.trust(registry),
         }
+    }
+
+    /// What the runtime has logged.
+    pub(crate) fn log(&self) -> String {
+        let path = match self {
+            Self::Containerd(node) => node.scratch.join("containerd.log"),
+            Self::Crio(node) => node.scratch.join("crio.log"),
+        };
+        fs::read_to_string(path).expect("read the log")
     }
 
     /// Ends the runtime as a crash would. Its containers go on.

@@ -103,8 +103,9 @@ pub(super) fn body(
             if let Some(speed) = speed {
                 sleep_until(start + Duration::from_secs_f64(sent as f64 / speed as f64)).await;
             }
-            if let Some(time) = shared.pass(chunk.len() as u64) {
-                sleep_until(time).await;
+            let turn = shared.lock().line.take(chunk.len());
+            if let Some(turn) = turn {
+                sleep_until(turn).await;
             }
             shared.sent(entry, chunk.len() as u64);
             Some((Ok(chunk), (rest, sent)))

@@ -93,13 +93,23 @@ impl ImageBuilder {
 
     /// Adds a layer of about this size that does not compress and differs by `seed`.
     pub(crate) fn noise(self, size: usize, seed: u64) -> Self {
-        let mut state = seed.wrapping_mul(2).wrapping_add(1);
-        let next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
-        let data: Vec<u8> = std::iter::repeat_with(next).take(size).collect();
-        self.layer(&[("noise", &data)])
+        // SplitMix64, because tests make hundreds of megabytes of it.
+        let mut state = seed;
+        let mut data = Vec::with_capacity(size + 8);
+        while data.len() < size {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            data.extend_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+        }
+        data.truncate(size);
+        self.plain(archive(&[("noise", &data)], 0o644))
+    }
+
+    /// Adds a layer that another image has, too.
+    pub(crate) fn share(mut self, other: &Self, at: usize) -> Self {
+        self.layers.push(other.layers[at].clone());
+        self
     }
 
     /// The user of the config.

@@ -1,0 +1,13 @@
+//! Pulls through crisp on the machine's containerd.
+
+use crate::lab::node::Kind;
+use crate::lab::parts;
+use crate::pulls_through_crisp;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pulls_through_crisp_on_the_machines_containerd() {
+    if let Some(reason) = parts::missing_for_node() {
+        return parts::skip("node: pulls", &reason);
+    }
+    pulls_through_crisp::run(Kind::MachineContainerd.start()).await;
+}
