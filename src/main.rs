@@ -32,13 +32,11 @@ fn main() -> ExitCode {
                 Err(error) => fail(exit::FAILURE, &error.to_string()),
             }
         }
-        _ => match ask(cli::status::run(&config.admin_listen, json(matches), &mut std::io::stdout())) {
-            Ok(()) => ExitCode::from(exit::OK),
-            Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
-                fail(exit::UNREACHABLE, &error.to_string())
-            }
-            Err(error) => fail(exit::FAILURE, &error.to_string()),
-        },
+        "pulls" => {
+            let watch = matches.get_flag("watch");
+            answer(cli::pulls::run(&config.admin_listen, json(matches), watch, &mut std::io::stdout()))
+        }
+        _ => answer(cli::status::run(&config.admin_listen, json(matches), &mut std::io::stdout())),
     }
 }
 
@@ -46,9 +44,23 @@ fn json(matches: &clap::ArgMatches) -> bool {
     matches.get_one::<String>("output").is_some_and(|form| form == "json")
 }
 
-/// Runs one question to a running crisp.
-fn ask(question: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
+/// Asks a running crisp.
+fn answer(question: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(question)) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
+            fail(exit::UNREACHABLE, &error.to_string())
+        }
+        // Who reads has seen enough, as with `crisp pulls --watch | head`.
+        Err(error) if is_closed_pipe(&error) => ExitCode::from(exit::OK),
+        Err(error) => fail(exit::FAILURE, &error.to_string()),
+    }
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
 fn fail(code: u8, message: &str) -> ExitCode {

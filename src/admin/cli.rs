@@ -1,9 +1,10 @@
 //! The command line: one function that describes it, one file per command beside `serve`.
 
 pub mod image;
+pub mod pulls;
 pub mod status;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
 use crate::config::{Config, FIELDS};
 
@@ -49,6 +50,21 @@ pub fn command() -> Command {
                 .arg(config_file())
                 .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
                 .arg(output("summary")),
+        )
+        .subcommand(
+            Command::new("pulls")
+                .about("Show the pulls under way: who waits, how far they are")
+                .after_help(EXIT_CODES)
+                .arg(config_file())
+                .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
+                .arg(output("list"))
+                .arg(
+                    Arg::new("watch")
+                        .short('w')
+                        .long("watch")
+                        .action(ArgAction::SetTrue)
+                        .help("Go on until interrupted, once a second"),
+                ),
         )
         .subcommand(
             Command::new("image")

@@ -9,15 +9,30 @@ use tonic::Code;
 
 use crate::containerd::LEASE_HEADER;
 use crate::cri::Raw;
-use crate::error::Error;
+use crate::error::{Error, Kind, Origin};
 use crate::metrics::pulls::Outcome;
 use crate::pull::coordinator::Inner;
 use crate::pull::flight::{Order, Stage};
 use crate::pull::key::Line;
 use crate::pull::lease::Held;
 
+/// Sees to it that nobody waits for a task that is no more, whatever ended it.
+struct Landing {
+    inner: Arc<Inner>,
+    id: u64,
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        let error = Error::new(Kind::Internal, Origin::Crisp, "the pull ended without a reply; try again");
+        // One that has landed is not there any more.
+        Inner::land(&self.inner, self.id, Some(Raw::error(&error)));
+    }
+}
+
 /// The life of a flight.
 pub(super) async fn fly(inner: Arc<Inner>, id: u64, mut orders: watch::Receiver<Order>) {
+    let _landing = Landing { inner: inner.clone(), id };
     loop {
         let order = orders.wait_for(|order| *order != Order::Wait).await.map_or(Order::End, |order| *order);
         let reply = match order {
@@ -44,9 +59,9 @@ pub(super) async fn fly(inner: Arc<Inner>, id: u64, mut orders: watch::Receiver<
 }
 
 /// What becomes of a flight's lease: after success it has done its duty, else it is kept for the next attempt.
-pub(super) async fn put_away(inner: Arc<Inner>, held: Held, line: Line, outcome: Outcome, since: SystemTime) {
+pub(super) async fn put_away(inner: Arc<Inner>, held: Held, outcome: Outcome, since: SystemTime) {
     if outcome != Outcome::Succeeded {
-        return inner.leases().keep(&line, held);
+        return inner.leases().tidy(&held).await;
     }
     match inner.leases().containerd().fetched(&held.id, since).await {
         Ok(Some(brought)) => inner.metrics().pulls.brought(brought.size, brought.fetched),

@@ -258,10 +258,14 @@ impl Inner {
             Some(_) => Outcome::Failed,
         };
         inner.metrics.pulls.ended(flight.class.name(), outcome, flight.asked.elapsed());
-        flight.reply.send_replace(reply);
         if let Some(held) = flight.lease {
-            inner.handle.spawn(put_away(inner.clone(), held, flight.key.line, outcome, since));
+            // Before anybody hears of the end, so that a retry finds it.
+            if outcome != Outcome::Succeeded {
+                inner.leases.keep(&flight.key.line, held.clone());
+            }
+            inner.handle.spawn(put_away(inner.clone(), held, outcome, since));
         }
+        flight.reply.send_replace(reply);
         Self::reconsider(inner);
     }
 

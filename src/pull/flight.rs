@@ -105,7 +105,7 @@ impl Flight {
     /// A flight is as urgent as the most urgent who waits. When nobody is left it stays as it was.
     fn reclass(&mut self, now: Instant) {
         let waiting = Class::ALL.into_iter().zip(self.waiters).filter(|(_, count)| *count > 0);
-        let Some((class, _)) = waiting.last() else { return };
+        let Some(class) = waiting.map(|(class, _)| class).max() else { return };
         if class != self.class {
             (self.class, self.class_since) = (class, now);
         }

@@ -19,8 +19,8 @@ use crate::pull::key::Line;
 const LINE_LABEL: &str = "crisp.dev/line";
 const IMAGE_LABEL: &str = "crisp.dev/image";
 
-/// How long an image's name may be in a label; containerd takes 4096 bytes for key and value.
-const MAX_IMAGE_LABEL: usize = 1024;
+/// How many letters of an image's name a label holds; containerd takes 4096 bytes for key and value.
+const MAX_IMAGE_LABEL: usize = 1000;
 
 /// More left-over leases than this are not kept; the oldest go first.
 const MAX_KEPT: usize = 64;
@@ -139,18 +139,18 @@ impl Leases {
             at.map(|at| kept.swap_remove(at).held)
         };
         let labels = || {
-            let mut name = image.to_owned();
-            name.truncate(image.floor_char_boundary(MAX_IMAGE_LABEL));
+            // An image that is no reference may be of any length and any letters.
+            let name = image.chars().take(MAX_IMAGE_LABEL).collect();
             BTreeMap::from([(LINE_LABEL.to_owned(), line.to_hex()), (IMAGE_LABEL.to_owned(), name)])
         };
         let id = format!("crisp-{}-{flight}", self.instance);
         match left_over {
             Some(held) if held.created.elapsed().is_ok_and(|age| age < OLD) => Ok((held, true)),
-            Some(held) => {
-                self.containerd.renew_lease(&held.id, &id).await?;
+            // One that cannot be renewed is gone, or goes by itself; a new one serves as well.
+            Some(held) if self.containerd.renew_lease(&held.id, &id).await.is_ok() => {
                 Ok((Held { id, created: SystemTime::now() }, true))
             }
-            None => {
+            _ => {
                 self.containerd.create_lease(&id, &labels()).await?;
                 Ok((Held { id, created: SystemTime::now() }, false))
             }
@@ -160,6 +160,22 @@ impl Leases {
     /// Keeps a lease whose pull did not come to a good end.
     pub(super) fn keep(&self, line: &Line, held: Held) {
         self.keep_as(line.to_hex(), held);
+    }
+
+    /// Gives back a lease that is kept in vain, and what is too much.
+    pub(super) async fn tidy(&self, held: &Held) {
+        if matches!(self.containerd.kept(&held.id).await, Ok(0)) {
+            let empty = {
+                let mut kept = self.kept();
+                let at = kept.iter().position(|kept| kept.held == *held);
+                at.map(|at| kept.remove(at))
+            };
+            // Unless a pull has taken it meanwhile.
+            if let Some(empty) = empty {
+                self.release(&empty.held).await;
+            }
+        }
+        self.sweep().await;
     }
 
     fn keep_as(&self, line: String, held: Held) {

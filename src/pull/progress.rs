@@ -27,6 +27,8 @@ pub struct Pulls {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pull {
+    /// Tells it from others as long as crisp runs.
+    pub id: u64,
     /// The image, normalised.
     pub image: String,
     /// The class of the most urgent of those who wait.
@@ -84,6 +86,22 @@ pub(super) struct Track {
     looked: Option<Instant>,
 }
 
+// === impl PullPhase ===
+
+impl PullPhase {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Pulling => "pulling",
+            Self::Resolving => "resolving",
+            Self::Downloading => "downloading",
+            Self::Unpacking => "unpacking",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
 // === impl Coordinator ===
 
 impl Coordinator {
@@ -101,7 +119,7 @@ impl Coordinator {
         let (now, state) = (Instant::now(), self.inner.state());
         let mut flights: Vec<_> = state.flights.iter().collect();
         flights.sort_unstable_by_key(|(id, _)| **id);
-        Pulls { pulls: flights.into_iter().map(|(_, flight)| flight.told(now)).collect() }
+        Pulls { pulls: flights.into_iter().map(|(id, flight)| flight.told(*id, now)).collect() }
     }
 
     async fn look(&self, id: u64) {
@@ -134,7 +152,7 @@ impl Flight {
         }
     }
 
-    fn told(&self, now: Instant) -> Pull {
+    fn told(&self, id: u64, now: Instant) -> Pull {
         let phase = match (self.stage, self.track.phase()) {
             (Stage::Queued(_), _) => PullPhase::Queued,
             (Stage::Stopping, _) => PullPhase::Stopping,
@@ -149,6 +167,7 @@ impl Flight {
         let rate = self.track.rate().filter(|_| phase == PullPhase::Downloading);
         let left = bytes_total.map(|total| total.saturating_sub(bytes_done));
         Pull {
+            id,
             image: self.request.reference.clone(),
             class: self.class,
             phase,

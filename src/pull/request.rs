@@ -1,5 +1,7 @@
 //! A pull as it was asked for.
 
+use std::fmt;
+
 use bytes::Bytes;
 use http::HeaderMap;
 
@@ -14,8 +16,8 @@ const NOT_SHARED: [&str; 3] = ["grpc-timeout", "containerd-lease", "containerd-n
 /// The sandbox annotation from which containerd picks the snapshotter when the request's own field is empty.
 const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
 
-/// One pull.
-#[derive(Debug, Clone)]
+/// One pull. Its message and metadata hold credentials, so neither is ever shown.
+#[derive(Clone)]
 pub struct Request {
     /// The image as asked for.
     pub image: String,
@@ -31,6 +33,17 @@ pub struct Request {
     pub metadata: HeaderMap,
     /// The request message, as it came.
     pub message: Bytes,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reference, class, pod, .. } = self;
+        f.debug_struct("Request")
+            .field("reference", reference)
+            .field("class", class)
+            .field("pod", pod)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Request {

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod crictl;
+mod kubelet_pulls;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;

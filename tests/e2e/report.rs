@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use crate::lab::critest::{Outcome, Report};
 
-/// Rows of the two tables so far. Each test adds its own, in any order.
+/// Rows of the tables so far. Each test adds its own, in any order.
 static TABLES: Mutex<Tables> =
-    Mutex::new(Tables { critest: Vec::new(), kubelets: Vec::new(), notes: Vec::new() });
+    Mutex::new(Tables { critest: Vec::new(), kubelets: Vec::new(), pulls: Vec::new(), notes: Vec::new() });
 
 #[derive(Debug)]
 struct Tables {
     critest: Vec<String>,
     kubelets: Vec<String>,
+    pulls: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -56,6 +57,14 @@ pub(crate) fn add_kubelet(kubelet: &str, mode: &str, runtime: &str, took: Durati
     publish(|tables| tables.kubelets.push(row));
 }
 
+/// Many pods of one image, started at once. `pulls` is how often its tag was looked up, `share` what came of it.
+pub(crate) fn add_pulls(runtime: &str, way: &str, pods: usize, took: Duration, pulls: usize, share: f64) {
+    let row =
+        format!("| {runtime} | {way} | {pods} | {:.1} s | {pulls} | {share:.2} x |", took.as_secs_f64());
+    println!("{row}");
+    publish(|tables| tables.pulls.push(row));
+}
+
 /// A line of its own below the tables.
 pub(crate) fn add_note(note: &str) {
     println!("{note}");
@@ -68,6 +77,7 @@ fn publish(add: impl FnOnce(&mut Tables)) {
     add(&mut tables);
     tables.critest.sort();
     tables.kubelets.sort();
+    tables.pulls.sort();
     let mut text = String::from("# End-to-end results\n");
     if !tables.critest.is_empty() {
         text += "\n| runtime | critest directly: passed / failed / skipped | through crisp | lost | time |\n|---|---|---|---|---|\n";
@@ -77,6 +87,11 @@ fn publish(add: impl FnOnce(&mut Tables)) {
     if !tables.kubelets.is_empty() {
         text += "\n| kubelet | mode | runtime | pods run | survive kill -9 of crisp | survive kill -9 of the runtime | time |\n|---|---|---|---|---|---|---|\n";
         text += &tables.kubelets.join("\n");
+        text += "\n";
+    }
+    if !tables.pulls.is_empty() {
+        text += "\n| runtime | pulls go | pods of one image | until all run | pulls at the registry | bytes sent / image |\n|---|---|---|---|---|---|\n";
+        text += &tables.pulls.join("\n");
         text += "\n";
     }
     if !tables.notes.is_empty() {

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 use crate::support::bytes_on_the_wire::{Reply, framed};
 use crate::support::fake_runtime::{FakeRuntime, Incoming};
 
+const LAYER: &str = "layer-sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
 /// The runtime.
 #[derive(Debug)]
 pub(crate) struct PullingRuntime {
@@ -23,7 +25,7 @@ pub(crate) struct PullingRuntime {
 /// Which API it has besides the CRI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Leases and a content store that is empty, so that every pull seems to be resolving.
+    /// Leases, and a content store with part of a layer in it that belongs to all of them.
     Containerd,
     /// Neither.
     Crio,
@@ -130,6 +132,7 @@ impl Log {
                 let wanted = |id: &&String| filter.starts_with("labels") || filter == format!("id==\"{id}\"");
                 return self.leases.iter().filter(wanted).flat_map(|id| bytes(1, &string(1, id))).collect();
             }
+            ("ListResources", _) => return bytes(1, &[string(1, LAYER), string(2, "ingests")].concat()),
             _ => {}
         }
         Vec::new()
@@ -158,6 +161,10 @@ impl Stage {
                     .and_then(|value| value.as_str().map(str::to_owned));
                 let answer = match path.contains("Leases") {
                     true => self.log.lock().unwrap().lease(name, id),
+                    // Part of a layer is there: every pull seems to be downloading.
+                    false if name == "ListStatuses" => {
+                        bytes(1, &[string(3, LAYER), vec![0x20, 100]].concat())
+                    }
                     false => Vec::new(),
                 };
                 let _ = incoming.reply(&Reply::of(&[&answer])).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::cgroup::CgroupRoot;
 use super::network::free_ports;
 use super::parts::peer_dir;
 use super::process::Process;
@@ -32,10 +33,22 @@ pub(crate) struct Running {
 impl Kubelet {
     /// Starts the kubelet of a Go peer. `images` is set when only the image service goes through crisp.
     pub(crate) fn start(peer: &str, runtime: &str, images: Option<&str>) -> Self {
+        Self::start_with(peer, runtime, images, json!({}))
+    }
+
+    /// Starts a kubelet that keeps a control group for every pod, as on a real node.
+    pub(crate) fn start_below(root: &CgroupRoot, peer: &str, runtime: &str) -> Self {
+        Self::start_with(peer, runtime, None, json!({"cgroupsPerQOS": true, "cgroupRoot": root.name()}))
+    }
+
+    fn start_with(peer: &str, runtime: &str, images: Option<&str>, more: Value) -> Self {
         let scratch = Scratch::new();
         fs::create_dir_all(scratch.join("manifests")).expect("make a folder");
         let ports @ [read_only, _, _] = free_ports();
-        let config = config(&scratch, runtime, images.unwrap_or(runtime), ports);
+        let mut config = config(&scratch, runtime, images.unwrap_or(runtime), ports);
+        for (key, value) in more.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
         let config = scratch.write("config.json", &config.to_string());
         let mut command = Command::new(peer_dir(peer).join("kubelet"));
         command.arg("--config").arg(config).arg("--root-dir").arg(scratch.join("root"));
@@ -53,15 +66,27 @@ impl Kubelet {
     /// Gives the kubelet a pod to run: one container that does nothing for long.
     pub(crate) fn add_pod(&self, name: &str, image: &str) {
         let script = "trap 'exit 0' TERM; while true; do sleep 1; done";
+        let container = json!({
+            "name": "main", "image": image, "imagePullPolicy": "Always", "command": ["sh", "-c", script],
+            "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 2, "timeoutSeconds": 10},
+        });
+        self.place(name, &container);
+    }
+
+    /// Gives the kubelet a pod that costs next to nothing: its image is pulled only if it is not there, and has to
+    /// have `/bin/busybox`. Nothing probes it.
+    pub(crate) fn add_idle_pod(&self, name: &str, image: &str) {
+        let script = "trap 'exit 0' TERM; /bin/busybox tail -f /dev/null & wait";
+        let command = ["/bin/busybox", "sh", "-c", script];
+        let container =
+            json!({"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": command});
+        self.place(name, &container);
+    }
+
+    fn place(&self, name: &str, container: &Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "terminationGracePeriodSeconds": 2,
-                "containers": [{
-                    "name": "main", "image": image, "imagePullPolicy": "Always", "command": ["sh", "-c", script],
-                    "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 2, "timeoutSeconds": 10},
-                }],
-            },
+            "spec": {"terminationGracePeriodSeconds": 2, "containers": [container]},
         });
         // By rename: the kubelet watches the folder and must not see half of a file.
         let fresh = self.scratch.write(&format!("{name}.json"), &pod.to_string());
@@ -84,6 +109,21 @@ impl Kubelet {
         })
     }
 
+    /// Waits until all of these pods run, and tells how often their containers were restarted.
+    pub(crate) fn wait_all_running(&mut self, names: &[String], limit: Duration) -> u64 {
+        let restarts = wait::try_until(limit, || {
+            let pods = self.pods()?;
+            names.iter().map(|name| running(&pods, name).map(|running| running.restarts)).sum::<Option<u64>>()
+        });
+        restarts.unwrap_or_else(|| {
+            let state = self.pods().map(|pods| pods.to_string());
+            panic!(
+                "not all pods run within {limit:?}; the kubelet says {state:?}\n{}",
+                self.process.log_tail()
+            )
+        })
+    }
+
     /// Waits until the kubelet no longer knows the pod.
     pub(crate) fn wait_gone(&self, name: &str, limit: Duration) {
         wait::until("the pod goes", limit, || self.pods().filter(|pods| find(pods, name).is_none()));
@@ -91,15 +131,7 @@ impl Kubelet {
 
     /// The pod's container, if the kubelet now reports it running and ready.
     pub(crate) fn running(&self, name: &str) -> Option<Running> {
-        let pods = self.pods()?;
-        let container = &find(&pods, name)?["status"]["containerStatuses"][0];
-        let _ready = container["ready"].as_bool().filter(|ready| *ready)?;
-        container["state"]["running"].as_object()?;
-        let id = container["containerID"].as_str()?;
-        Some(Running {
-            container: id.split_once("://").map_or(id, |(_, id)| id).to_owned(),
-            restarts: container["restartCount"].as_u64()?,
-        })
+        running(&self.pods()?, name)
     }
 
     /// The kubelet's log so far.
@@ -127,6 +159,18 @@ impl Drop for Kubelet {
 /// A pod by its name: the kubelet adds the node's name to that of a static pod.
 fn find<'a>(pods: &'a Value, name: &str) -> Option<&'a Value> {
     pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-crisp-node"))
+}
+
+/// A pod's container, if it runs and is ready.
+fn running(pods: &Value, name: &str) -> Option<Running> {
+    let container = &find(pods, name)?["status"]["containerStatuses"][0];
+    let _ready = container["ready"].as_bool().filter(|ready| *ready)?;
+    container["state"]["running"].as_object()?;
+    let id = container["containerID"].as_str()?;
+    Some(Running {
+        container: id.split_once("://").map_or(id, |(_, id)| id).to_owned(),
+        restarts: container["restartCount"].as_u64()?,
+    })
 }
 
 /// Kubelets keep links to container logs in one folder of the machine; those to ours would dangle.

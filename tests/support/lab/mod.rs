@@ -4,6 +4,7 @@
 //! dropped, also when the test fails: processes by their ids, pods, mounts, bridges, folders. Several nodes may run at
 //! once, in one test program or in several, so nothing here uses a fixed port, subnet, socket or name.
 
+pub(crate) mod cgroup;
 pub(crate) mod client;
 pub(crate) mod containerd;
 pub(crate) mod crio;

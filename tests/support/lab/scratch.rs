@@ -19,7 +19,8 @@ pub(crate) struct Scratch {
     _lock: File,
 }
 
-const PREFIX: &str = "crisp-lab-";
+/// How the names of these folders begin.
+pub(crate) const PREFIX: &str = "crisp-lab-";
 const LOCK: &str = ".in-use";
 
 /// A test program that was killed could not clean up after itself. The next one does.

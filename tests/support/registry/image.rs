@@ -1,6 +1,7 @@
 //! Small images for the test registry.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const PLAIN_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// An image, or an index of images, ready to be pushed.
 #[derive(Clone, Debug)]
@@ -31,7 +33,9 @@ pub(crate) struct ImageBuilder {
 
 #[derive(Clone, Debug)]
 struct Layer {
-    compressed: Bytes,
+    kind: &'static str,
+    /// As it is sent.
+    data: Bytes,
     /// Digest of the archive itself: a runtime checks it when it unpacks.
     diff_id: String,
 }
@@ -60,23 +64,30 @@ impl Default for ImageBuilder {
 
 impl ImageBuilder {
     /// Adds a layer of these files, as a compressed tar archive.
-    pub(crate) fn layer(self, files: &[(&str, &[u8])]) -> Self {
-        self.archive(files, flate2::Compression::fast())
+    pub(crate) fn layer(mut self, files: &[(&str, &[u8])]) -> Self {
+        let archive = archive(files, 0o644);
+        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        compressed.write_all(&archive).unwrap();
+        let data = compressed.finish().unwrap().into();
+        self.layers.push(Layer { kind: LAYER, data, diff_id: digest_of(&archive) });
+        self
     }
 
-    fn archive(mut self, files: &[(&str, &[u8])], level: flate2::Compression) -> Self {
-        let mut archive = tar::Builder::new(Vec::new());
-        for (path, data) in files {
-            let mut head = tar::Header::new_gnu();
-            head.set_size(data.len() as u64);
-            head.set_mode(0o644);
-            archive.append_data(&mut head, path, *data).unwrap();
-        }
-        let archive = archive.into_inner().unwrap();
-        let mut compressed = flate2::write::GzEncoder::new(Vec::new(), level);
-        compressed.write_all(&archive).unwrap();
-        let compressed = compressed.finish().unwrap().into();
-        self.layers.push(Layer { compressed, diff_id: digest_of(&archive) });
+    /// Adds a layer of one program, so that the image can run.
+    pub(crate) fn program(self, path: &str, data: &[u8]) -> Self {
+        self.plain(archive(&[(path, data)], 0o755))
+    }
+
+    /// Adds a layer of this many random bytes. It is not compressed, so that even a large one is made quickly.
+    pub(crate) fn random(self, size: usize) -> Self {
+        let mut data = vec![0; size];
+        File::open("/dev/urandom").unwrap().read_exact(&mut data).unwrap();
+        self.plain(archive(&[("random", &data)], 0o644))
+    }
+
+    fn plain(mut self, archive: Vec<u8>) -> Self {
+        let diff_id = digest_of(&archive);
+        self.layers.push(Layer { kind: PLAIN_LAYER, data: archive.into(), diff_id });
         self
     }
 
@@ -92,7 +103,7 @@ impl ImageBuilder {
             data.extend_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
         }
         data.truncate(size);
-        self.archive(&[("noise", &data)], flate2::Compression::none())
+        self.plain(archive(&[("noise", &data)], 0o644))
     }
 
     /// Adds a layer that another image has, too.
@@ -116,7 +127,7 @@ impl ImageBuilder {
     /// The image.
     pub(crate) fn build(self) -> Image {
         let layers: Vec<Value> =
-            self.layers.iter().map(|layer| descriptor(LAYER, &layer.compressed)).collect();
+            self.layers.iter().map(|layer| descriptor(layer.kind, &layer.data)).collect();
         let diff_ids: Vec<&str> = self.layers.iter().map(|layer| layer.diff_id.as_str()).collect();
         let config = bytes(&json!({
             "architecture": self.architecture,
@@ -131,7 +142,7 @@ impl ImageBuilder {
             "layers": layers,
         }));
         let id = digest_of(&config);
-        let layers = self.layers.into_iter().map(|layer| layer.compressed);
+        let layers = self.layers.into_iter().map(|layer| layer.data);
         let mut blobs: Vec<_> = layers.map(|layer| (digest_of(&layer), layer)).collect();
         blobs.push((id.clone(), config));
         Image { blobs, manifests: vec![(MANIFEST.to_owned(), manifest)], id }
@@ -167,6 +178,17 @@ pub(crate) fn host_architecture() -> &'static str {
 pub(crate) fn digest_of(data: &[u8]) -> String {
     let hex: String = Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{hex}")
+}
+
+fn archive(files: &[(&str, &[u8])], mode: u32) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, data) in files {
+        let mut head = tar::Header::new_gnu();
+        head.set_size(data.len() as u64);
+        head.set_mode(mode);
+        archive.append_data(&mut head, path, *data).unwrap();
+    }
+    archive.into_inner().unwrap()
 }
 
 fn descriptor(media_type: &str, data: &[u8]) -> Value {
