@@ -249,8 +249,7 @@ impl Track {
 mod tests {
     use super::*;
 
-    /// The time of resolving counted as time of downloading: a line of 2 MB/s was told as 1.5, and what a resumed pull
-    /// found as if it had just come.
+    /// The time of resolving counted as time of downloading, and what a resumed pull found as if it had just come.
     #[test]
     fn the_rate_is_that_of_downloading() {
         use crate::containerd::Phase;
