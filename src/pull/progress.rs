@@ -193,10 +193,7 @@ impl Track {
         self.tracker = Some(tracker);
         self.looked = Some(now);
         match seen {
-            Ok(progress) => {
-                self.sample(progress.bytes_done, now);
-                self.last = Some(progress);
-            }
+            Ok(progress) => self.note(progress, now),
             Err(error) => tracing::debug!(%error, "cannot see how far a pull is"),
         }
     }
@@ -225,6 +222,15 @@ impl Track {
         self.looked.is_none_or(|looked| now.duration_since(looked) >= age)
     }
 
+    /// The rate is that of downloading: before the manifest is there nothing comes, and what an earlier attempt has left
+    /// is not seen yet.
+    fn note(&mut self, progress: Progress, now: Instant) {
+        if progress.phase != crate::containerd::Phase::Resolving {
+            self.sample(progress.bytes_done, now);
+        }
+        self.last = Some(progress);
+    }
+
     fn sample(&mut self, bytes: u64, now: Instant) {
         // Two at least, however seldom somebody looks.
         let old = self.samples.iter().filter(|(time, _)| now.duration_since(*time) > RATE_WINDOW).count();
@@ -242,6 +248,21 @@ impl Track {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The time of resolving counted as time of downloading, and what a resumed pull found as if it had just come.
+    #[test]
+    fn the_rate_is_that_of_downloading() {
+        use crate::containerd::Phase;
+        let (mut track, start) = (Track::default(), Instant::now());
+        for (second, phase, bytes_done) in
+            [(0, Phase::Resolving, 0), (5, Phase::Downloading, 70_000), (6, Phase::Downloading, 71_000)]
+        {
+            let progress =
+                Progress { phase, bytes_done, bytes_total: None, layers: Vec::new(), layers_done: 0 };
+            track.note(progress, start + Duration::from_secs(second));
+        }
+        assert_eq!(track.rate(), Some(1000));
+    }
 
     #[test]
     fn the_rate_is_that_of_the_last_seconds() {

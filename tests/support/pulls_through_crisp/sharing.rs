@@ -72,8 +72,9 @@ impl Lab {
         self.registry.require(Auth::Basic(USER, PASSWORD));
         let mut hold = self.registry.hold("/private/manifests/");
         let wrong = format!("not-{PASSWORD}");
-        let passwords = |number: usize| if number.is_multiple_of(2) { PASSWORD } else { &wrong };
-        let ask = |number| (number, pull(&self.cri, &name, Who::Pod(number), Some(passwords(number))));
+        let is_right = |number: usize| number.is_multiple_of(2);
+        let password = |number| if is_right(number) { PASSWORD } else { &wrong };
+        let ask = |number| (number, pull(&self.cri, &name, Who::Pod(number), Some(password(number))));
         let pulls: Vec<_> = (0..MANY).map(ask).collect();
         hold.reached(1).await;
         self.until_waiting(MANY as u64).await;
@@ -81,7 +82,7 @@ impl Lab {
         self.registry.behave();
         let mut replies = Vec::new();
         for (number, pull) in pulls {
-            if number % 2 == 0 {
+            if is_right(number) {
                 replies.push(pulled(pull).await);
                 continue;
             }
