@@ -21,7 +21,7 @@ use crate::cri::Raw;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::pulls::Outcome;
-use crate::pull::attempt::{fly, put_away};
+use crate::pull::attempt::{self, fly, put_away};
 use crate::pull::flight::{Flight, Order, Stage};
 use crate::pull::key::{Key, KeyMaker};
 use crate::pull::lease::Leases;
@@ -104,7 +104,8 @@ impl Coordinator {
             Some(supported) => supported,
             None => {
                 let inner = inner.clone();
-                self.inner.handle.spawn(async move { inner.leases.supported().await }).await.unwrap_or(false)
+                let supported = self.inner.handle.spawn(async move { inner.leases.supported().await });
+                matches!(tokio::time::timeout(attempt::PATIENCE, supported).await, Ok(Ok(true)))
             }
         };
         let limits = Limits {

@@ -31,6 +31,9 @@ const OLD: Duration = Duration::from_secs(60 * 60);
 /// How long the answer is believed that the runtime has no leases.
 const NO_LEASES_FOR: Duration = Duration::from_secs(60);
 
+/// How long a pull waits for the leases of a crisp before this one to be found.
+const ADOPTION_LIMIT: Duration = Duration::from_secs(2);
+
 /// The leases of one runtime.
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -128,10 +131,20 @@ impl Leases {
             .copied()
     }
 
+    /// The same for a pull, which does not queue for it: only one asks at a time, and each that fails takes its time.
+    async fn adopt_in_time(&self) -> Result<(), Error> {
+        let slow = |_| Error::Slow {
+            socket: self.containerd.socket().to_owned(),
+            call: "Leases.List",
+            limit: ADOPTION_LIMIT,
+        };
+        tokio::time::timeout(ADOPTION_LIMIT, self.adopt()).await.map_err(slow)?
+    }
+
     /// A lease for a pull on this line: one that was left over, or a new one. Tells whether there is something in it
     /// to resume.
     pub(super) async fn take(&self, line: &Line, flight: u64, image: &str) -> Result<(Held, bool), Error> {
-        self.adopt().await?;
+        self.adopt_in_time().await?;
         let left_over = {
             let mut kept = self.kept();
             let line = line.to_hex();

@@ -291,6 +291,40 @@ async fn a_pull_whose_lease_is_gone_is_made_without_one() {
     assert_eq!(runtime.count("b"), 1);
 }
 
+/// A lease is good to have; a database that is slow must not keep pods from their images.
+#[tokio::test]
+async fn a_pull_does_not_wait_long_for_its_lease() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    runtime.hang(&["List", "Create"]);
+    let client = crisp.client().await;
+    let mut calls = Vec::new();
+    let asked = std::time::Instant::now();
+    for image in ["a", "b", "c"] {
+        calls.push(ask(&client, &Pull::pod(image, "u")).await);
+        runtime.end(image, &pulled("1"));
+    }
+    for call in calls {
+        assert_eq!(call.reply().await.unwrap(), pulled("1"));
+    }
+    assert!(asked.elapsed() < std::time::Duration::from_secs(9), "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn a_lease_that_comes_after_its_pull_was_given_up_is_not_forgotten() {
+    let crisp = InProcess::released(&[("pull.grace", "10ms"), ("pull.keepPartial", "100ms")]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    runtime.hang(&["Create"]);
+    let client = crisp.client().await;
+    let call = ask(&client, &Pull::pod("a", "u")).await;
+    eventually("the lease is made", || runtime.leases().len() == 1).await;
+    drop(call);
+    let abandoned = "crisp_pulls_total{class=\"kubelet\",outcome=\"abandoned\"}";
+    eventually("the pull is given up", || crisp.metric(abandoned) == 1.0).await;
+    runtime.hang(&[]);
+    eventually("the lease is given back", || runtime.leases().is_empty()).await;
+}
+
 #[tokio::test]
 async fn what_names_no_image_goes_to_the_runtime_as_it_is() {
     let crisp = InProcess::released(&[]);
