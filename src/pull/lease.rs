@@ -61,7 +61,8 @@ pub(super) struct Held {
 struct Kept {
     line: String,
     held: Held,
-    until: Instant,
+    /// `None`: for longer than time can be told.
+    until: Option<Instant>,
 }
 
 // === impl Leases ===
@@ -192,7 +193,7 @@ impl Leases {
     }
 
     fn keep_as(&self, line: String, held: Held) {
-        let until = Instant::now() + self.keep;
+        let until = Instant::now().checked_add(self.keep);
         self.kept().push(Kept { line, held, until });
     }
 
@@ -211,7 +212,7 @@ impl Leases {
             let mut kept = self.kept();
             let surplus = kept.len().saturating_sub(MAX_KEPT);
             let mut gone: Vec<Kept> = kept.drain(..surplus).collect();
-            gone.extend(kept.extract_if(.., |kept| kept.until <= now));
+            gone.extend(kept.extract_if(.., |kept| kept.until.is_some_and(|until| until <= now)));
             gone
         };
         for kept in gone {
@@ -231,5 +232,18 @@ impl Leases {
 
     fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_kept_for_ever_is_kept() {
+        let leases = Leases::new(Containerd::new("/nowhere"), "i".into(), Duration::MAX);
+        leases.keep_as("line".into(), Held { id: "a".into(), created: SystemTime::now() });
+        leases.sweep().await;
+        assert_eq!(leases.kept().len(), 1);
     }
 }
