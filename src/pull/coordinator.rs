@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
 use crate::config;
@@ -120,7 +121,8 @@ impl Coordinator {
             Some(ticket) => ticket.wait().await,
             None => {
                 let alone = async move { (inner.call)(metadata, message).await };
-                let reply = self.inner.handle.spawn(alone);
+                // Nobody else waits for this one, so it goes with its caller.
+                let reply = AbortOnDropHandle::new(self.inner.handle.spawn(alone));
                 reply.await.unwrap_or_else(|_| Err(ended())).unwrap_or_else(|error| Raw::error(&error))
             }
         }

@@ -325,6 +325,23 @@ async fn a_lease_that_comes_after_its_pull_was_given_up_is_not_forgotten() {
     eventually("the lease is given back", || runtime.leases().is_empty()).await;
 }
 
+/// Beyond a thousand nothing is shared, and so nothing outlives its caller.
+#[tokio::test]
+async fn a_pull_beyond_all_flights_goes_with_its_caller() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    let client = crisp.client().await;
+    let mut calls = Vec::new();
+    for number in 0..1000 {
+        calls.push(ask(&client, &Pull::pod(&format!("image-{number}"), "u")).await);
+    }
+    eventually("there are as many flights as may be", || crisp.metric("crisp_pull_waiters") == 1000.0).await;
+    let alone = ask(&client, &Pull::bare("alone")).await;
+    eventually("it runs", || runtime.count("alone") == 1).await;
+    drop(alone);
+    eventually("it is cancelled", || runtime.cancelled() == ["alone"]).await;
+}
+
 #[tokio::test]
 async fn what_names_no_image_goes_to_the_runtime_as_it_is() {
     let crisp = InProcess::released(&[]);
