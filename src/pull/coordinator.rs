@@ -226,13 +226,14 @@ impl Inner {
         let Some(tracker) = tracker else { return };
         let inner = inner.clone();
         inner.handle.clone().spawn(async move {
-            inner.look(id, tracker).await;
+            let seen = inner.look(id, tracker).await;
             let (now, mut state) = (Instant::now(), inner.state());
             let Some(limits) = state.limits else { return };
             // Things may have changed meanwhile; only the rules know whether it still has to give way.
             let still = schedule(&state.views(now), limits).contains(&Action::Preempt(id));
             let Some(flight) = state.flights.get_mut(&id) else { return };
-            if still && flight.track.phase() != Phase::Unknown {
+            // What was seen earlier does not count: it may unpack by now, or have lost what it would resume.
+            if still && seen && flight.track.phase() != Phase::Unknown {
                 flight.stage = Stage::Stopping;
                 flight.preempted += 1;
                 flight.orders.send_replace(Order::Stop);
@@ -243,12 +244,14 @@ impl Inner {
         });
     }
 
-    /// Looks at a flight's progress.
-    pub(super) async fn look(&self, id: u64, mut tracker: Tracker) {
+    /// Looks at a flight's progress, and tells whether there was anything to see.
+    pub(super) async fn look(&self, id: u64, mut tracker: Tracker) -> bool {
         let seen = tracker.poll().await;
+        let is_seen = seen.is_ok();
         if let Some(flight) = self.state().flights.get_mut(&id) {
             flight.track.saw(tracker, seen, Instant::now());
         }
+        is_seen
     }
 
     /// A flight has come to its end: nobody can join it any more, and all who wait get the reply.
