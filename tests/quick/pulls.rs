@@ -325,6 +325,21 @@ async fn a_lease_that_comes_after_its_pull_was_given_up_is_not_forgotten() {
     eventually("the lease is given back", || runtime.leases().is_empty()).await;
 }
 
+/// `crisp pulls` is asked above all when the runtime is slow.
+#[tokio::test]
+async fn who_asks_for_pulls_does_not_wait_for_a_slow_runtime() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    let client = crisp.client().await;
+    let _calls = [ask(&client, &Pull::pod("a", "u")).await, ask(&client, &Pull::pod("b", "u")).await];
+    eventually("both run", || runtime.running() == ["a", "b"]).await;
+    runtime.hang(&["ListStatuses"]);
+    let asked = std::time::Instant::now();
+    let pulls = crisp.coordinator.as_ref().unwrap().pulls().await.pulls;
+    assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert_eq!(pulls.len(), 2);
+}
+
 /// Beyond a thousand nothing is shared, and so nothing outlives its caller.
 #[tokio::test]
 async fn a_pull_beyond_all_flights_goes_with_its_caller() {
