@@ -72,7 +72,7 @@ impl Lab {
         self.registry.require(Auth::Basic(USER, PASSWORD));
         let mut hold = self.registry.hold("/private/manifests/");
         let wrong = format!("not-{PASSWORD}");
-        let passwords = |number: usize| if number % 2 == 0 { PASSWORD } else { &wrong };
+        let passwords = |number: usize| if number.is_multiple_of(2) { PASSWORD } else { &wrong };
         let ask = |number| (number, pull(&self.cri, &name, Who::Pod(number), Some(passwords(number))));
         let pulls: Vec<_> = (0..MANY).map(ask).collect();
         hold.reached(1).await;
