@@ -1,7 +1,7 @@
 //! The task of a flight: it waits for its turn, pulls, gives way, pulls again, and brings the reply.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::HeaderValue;
 use tokio::sync::watch;
@@ -15,6 +15,27 @@ use crate::pull::coordinator::Inner;
 use crate::pull::flight::{Order, Stage};
 use crate::pull::key::Line;
 use crate::pull::lease::Held;
+
+/// How long a pull waits for its lease, and how long for the count of what it resumes. Without either it is as good a
+/// pull, so a containerd whose database is slow must not hold it up for longer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A lease that is on its way to a flight. If the flight does not take it, because it has ended or does not wait any
+/// longer, the lease is kept for the next one on its line.
+struct Offer {
+    inner: Arc<Inner>,
+    line: Line,
+    held: Option<Held>,
+    resumes: bool,
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.inner.leases().keep(&self.line, held);
+        }
+    }
+}
 
 /// Sees to it that nobody waits for a task that is no more, whatever ended it.
 struct Landing {
@@ -71,6 +92,20 @@ pub(super) async fn put_away(inner: Arc<Inner>, held: Held, outcome: Outcome, si
     inner.leases().release(&held).await;
 }
 
+/// Asks containerd for a lease.
+async fn offer(inner: Arc<Inner>, id: u64, line: Line, image: String) -> Option<Offer> {
+    if !inner.leases().supported().await {
+        return None;
+    }
+    match inner.leases().take(&line, id, &image).await {
+        Ok((held, resumes)) => Some(Offer { inner, line, held: Some(held), resumes }),
+        Err(error) => {
+            tracing::debug!(%error, image, "no lease for a pull");
+            None
+        }
+    }
+}
+
 fn result(reply: Result<Raw, Error>) -> Raw {
     reply.unwrap_or_else(|error| Raw::error(&error))
 }
@@ -79,7 +114,7 @@ fn result(reply: Result<Raw, Error>) -> Raw {
 
 impl Inner {
     /// One attempt. Gives the reply, whatever it says.
-    async fn attempt(&self, id: u64) -> Option<Raw> {
+    async fn attempt(self: &Arc<Self>, id: u64) -> Option<Raw> {
         let (request, line, lease) = {
             let state = self.state();
             let flight = state.flights.get(&id)?;
@@ -108,23 +143,20 @@ impl Inner {
     }
 
     /// A lease for a flight. A pull does not fail for want of one.
-    async fn lease(&self, id: u64, line: &Line, image: &str) -> Option<Held> {
-        if !self.leases().supported().await {
+    async fn lease(self: &Arc<Self>, id: u64, line: &Line, image: &str) -> Option<Held> {
+        // In a task of its own: a flight that ends meanwhile must not lose a lease that containerd has just made.
+        let offer = self.handle().spawn(offer(self.clone(), id, line.clone(), image.to_owned()));
+        let Ok(offer) = tokio::time::timeout(PATIENCE, offer).await else {
+            tracing::debug!(image, "no lease for a pull in time");
             return None;
+        };
+        let mut offer = offer.ok().flatten()?;
+        let held = offer.held.take()?;
+        self.set_lease(id, Some(held.clone()));
+        if offer.resumes {
+            self.count_resumed(&held).await;
         }
-        match self.leases().take(line, id, image).await {
-            Ok((held, resumes)) => {
-                if resumes {
-                    self.count_resumed(&held).await;
-                }
-                self.set_lease(id, Some(held.clone()));
-                Some(held)
-            }
-            Err(error) => {
-                tracing::debug!(%error, image, "no lease for a pull");
-                None
-            }
-        }
+        Some(held)
     }
 
     /// Whether a pull failed for want of its lease. One that is deleted under a pull makes it fail with words that do
@@ -135,7 +167,8 @@ impl Inner {
     }
 
     async fn count_resumed(&self, held: &Held) {
-        if let Ok(bytes) = self.leases().containerd().kept(&held.id).await {
+        let kept = self.leases().containerd().kept(&held.id);
+        if let Ok(Ok(bytes)) = tokio::time::timeout(PATIENCE, kept).await {
             self.metrics().pulls.resumed_bytes.inc_by(bytes);
         }
     }

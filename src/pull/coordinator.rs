@@ -13,6 +13,7 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
 use crate::config;
@@ -21,7 +22,7 @@ use crate::cri::Raw;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::pulls::Outcome;
-use crate::pull::attempt::{fly, put_away};
+use crate::pull::attempt::{self, fly, put_away};
 use crate::pull::flight::{Flight, Order, Stage};
 use crate::pull::key::{Key, KeyMaker};
 use crate::pull::lease::Leases;
@@ -104,7 +105,8 @@ impl Coordinator {
             Some(supported) => supported,
             None => {
                 let inner = inner.clone();
-                self.inner.handle.spawn(async move { inner.leases.supported().await }).await.unwrap_or(false)
+                let supported = self.inner.handle.spawn(async move { inner.leases.supported().await });
+                matches!(tokio::time::timeout(attempt::PATIENCE, supported).await, Ok(Ok(true)))
             }
         };
         let limits = Limits {
@@ -119,7 +121,8 @@ impl Coordinator {
             Some(ticket) => ticket.wait().await,
             None => {
                 let alone = async move { (inner.call)(metadata, message).await };
-                let reply = self.inner.handle.spawn(alone);
+                // Nobody else waits for this one, so it goes with its caller.
+                let reply = AbortOnDropHandle::new(self.inner.handle.spawn(alone));
                 reply.await.unwrap_or_else(|_| Err(ended())).unwrap_or_else(|error| Raw::error(&error))
             }
         }
@@ -223,13 +226,14 @@ impl Inner {
         let Some(tracker) = tracker else { return };
         let inner = inner.clone();
         inner.handle.clone().spawn(async move {
-            inner.look(id, tracker).await;
+            let seen = inner.look(id, tracker).await;
             let (now, mut state) = (Instant::now(), inner.state());
             let Some(limits) = state.limits else { return };
             // Things may have changed meanwhile; only the rules know whether it still has to give way.
             let still = schedule(&state.views(now), limits).contains(&Action::Preempt(id));
             let Some(flight) = state.flights.get_mut(&id) else { return };
-            if still && flight.track.phase() != Phase::Unknown {
+            // What was seen earlier does not count: it may unpack by now, or have lost what it would resume.
+            if still && seen && flight.track.phase() != Phase::Unknown {
                 flight.stage = Stage::Stopping;
                 flight.preempted += 1;
                 flight.orders.send_replace(Order::Stop);
@@ -240,12 +244,14 @@ impl Inner {
         });
     }
 
-    /// Looks at a flight's progress.
-    pub(super) async fn look(&self, id: u64, mut tracker: Tracker) {
+    /// Looks at a flight's progress, and tells whether there was anything to see.
+    pub(super) async fn look(&self, id: u64, mut tracker: Tracker) -> bool {
         let seen = tracker.poll().await;
+        let is_seen = seen.is_ok();
         if let Some(flight) = self.state().flights.get_mut(&id) {
             flight.track.saw(tracker, seen, Instant::now());
         }
+        is_seen
     }
 
     /// A flight has come to its end: nobody can join it any more, and all who wait get the reply.

@@ -31,6 +31,9 @@ const OLD: Duration = Duration::from_secs(60 * 60);
 /// How long the answer is believed that the runtime has no leases.
 const NO_LEASES_FOR: Duration = Duration::from_secs(60);
 
+/// How long a pull waits for the leases of a crisp before this one to be found.
+const ADOPTION_LIMIT: Duration = Duration::from_secs(2);
+
 /// The leases of one runtime.
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -58,7 +61,8 @@ pub(super) struct Held {
 struct Kept {
     line: String,
     held: Held,
-    until: Instant,
+    /// `None`: for longer than time can be told.
+    until: Option<Instant>,
 }
 
 // === impl Leases ===
@@ -128,10 +132,20 @@ impl Leases {
             .copied()
     }
 
+    /// The same for a pull, which does not queue for it: only one asks at a time, and each that fails takes its time.
+    async fn adopt_in_time(&self) -> Result<(), Error> {
+        let slow = |_| Error::Slow {
+            socket: self.containerd.socket().to_owned(),
+            call: "Leases.List",
+            limit: ADOPTION_LIMIT,
+        };
+        tokio::time::timeout(ADOPTION_LIMIT, self.adopt()).await.map_err(slow)?
+    }
+
     /// A lease for a pull on this line: one that was left over, or a new one. Tells whether there is something in it
     /// to resume.
     pub(super) async fn take(&self, line: &Line, flight: u64, image: &str) -> Result<(Held, bool), Error> {
-        self.adopt().await?;
+        self.adopt_in_time().await?;
         let left_over = {
             let mut kept = self.kept();
             let line = line.to_hex();
@@ -179,7 +193,7 @@ impl Leases {
     }
 
     fn keep_as(&self, line: String, held: Held) {
-        let until = Instant::now() + self.keep;
+        let until = Instant::now().checked_add(self.keep);
         self.kept().push(Kept { line, held, until });
     }
 
@@ -198,7 +212,7 @@ impl Leases {
             let mut kept = self.kept();
             let surplus = kept.len().saturating_sub(MAX_KEPT);
             let mut gone: Vec<Kept> = kept.drain(..surplus).collect();
-            gone.extend(kept.extract_if(.., |kept| kept.until <= now));
+            gone.extend(kept.extract_if(.., |kept| kept.until.is_some_and(|until| until <= now)));
             gone
         };
         for kept in gone {
@@ -218,5 +232,18 @@ impl Leases {
 
     fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_kept_for_ever_is_kept() {
+        let leases = Leases::new(Containerd::new("/nowhere"), "i".into(), Duration::MAX);
+        leases.keep_as("line".into(), Held { id: "a".into(), created: SystemTime::now() });
+        leases.sweep().await;
+        assert_eq!(leases.kept().len(), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt as _};
 use serde::{Deserialize, Serialize};
 
 use crate::containerd::{Containerd, Error, Progress, Tracker};
@@ -14,6 +15,10 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// Over how long the rate is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
+
+/// How long somebody who asks waits for the runtime, and how many pulls are looked at at a time.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
+const ABREAST: usize = 8;
 
 /// All pulls under way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,8 +118,10 @@ impl Coordinator {
                 state.flights.iter().filter(|(_, flight)| matches!(flight.stage, Stage::Running(_)));
             running.filter(|(_, flight)| flight.track.is_older_than(FRESH, now)).map(|(id, _)| *id).collect()
         };
-        for id in stale {
-            self.look(id).await;
+        // Abreast, and not for long: who asks is told what is known, above all when the runtime is slow.
+        let looks = stream::iter(stale).for_each_concurrent(ABREAST, |id| self.look(id));
+        if tokio::time::timeout(LOOK_LIMIT, looks).await.is_err() {
+            tracing::debug!("the runtime does not say in time how far its pulls are");
         }
         let (now, state) = (Instant::now(), self.inner.state());
         let mut flights: Vec<_> = state.flights.iter().collect();

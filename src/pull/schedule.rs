@@ -14,6 +14,7 @@
 //! - On a runtime that would download the same image twice for two credentials (`one_per_line`) the second waits for
 //!   the first and lends it its class.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::pull::Class;
@@ -113,12 +114,13 @@ pub fn waits_for_time(flights: &[View]) -> bool {
 
 /// A flight is as urgent as those that wait for its line.
 fn lend_classes(flights: &mut [View]) {
-    for at in 0..flights.len() {
-        let Some(View { line, .. }) = flights.get(at).filter(|flight| !flight.is_queued()) else { continue };
-        let most = flights.iter().filter(|other| other.line == *line).map(|other| other.class).max();
-        if let (Some(flight), Some(most)) = (flights.get_mut(at), most) {
-            flight.class = most;
-        }
+    let mut most = HashMap::new();
+    for flight in flights.iter() {
+        let class = most.entry(flight.line).or_insert(flight.class);
+        *class = flight.class.max(*class);
+    }
+    for flight in flights.iter_mut().filter(|flight| !flight.is_queued()) {
+        flight.class = most.get(&flight.line).copied().unwrap_or(flight.class);
     }
 }
 
@@ -127,26 +129,36 @@ fn start(flights: &mut [View], limits: Limits, actions: &mut Vec<Action>) {
     queue.sort_by_key(|at| (std::cmp::Reverse(flights[*at].class), flights[*at].id));
     for at in queue {
         let flight = &flights[at];
+        // Kubelets' come first in the queue, so there is nothing for the rest of it either. It may be long.
+        if flight.class < Class::Kubelet && !has_slot(flights, limits) {
+            return;
+        }
         let line_taken = limits.one_per_line
             && flights.iter().any(|other| other.line == flight.line && !other.is_queued());
-        if !line_taken && (flight.class == Class::Kubelet || has_turn(flight, flights, limits)) {
+        if !line_taken && (flight.class == Class::Kubelet || has_turn(flight, flights)) {
             actions.push(Action::Start(flight.id));
             flights[at].stage = Stage::Running(Duration::ZERO, Phase::Unknown);
         }
     }
 }
 
-/// Whether a flight that is not a kubelet's may take a slot.
-fn has_turn(flight: &View, flights: &[View], limits: Limits) -> bool {
-    let others = || flights.iter().filter(|other| other.class < Class::Kubelet && !other.is_queued());
-    if others().count() >= limits.max_background {
-        return false;
-    }
+/// Those that are not a kubelet's and have a slot.
+fn others(flights: &[View]) -> impl Iterator<Item = &View> {
+    flights.iter().filter(|other| other.class < Class::Kubelet && !other.is_queued())
+}
+
+fn has_slot(flights: &[View], limits: Limits) -> bool {
+    others(flights).count() < limits.max_background
+}
+
+/// Whether a flight that is not a kubelet's may take a slot that is free.
+fn has_turn(flight: &View, flights: &[View]) -> bool {
     if !flights.iter().any(View::holds_back) {
         return true;
     }
     let long = matches!(flight.stage, Stage::Queued(time) if time >= STUCK);
-    long && flight.preempted >= MAX_PREEMPTIONS && !others().any(|other| other.preempted >= MAX_PREEMPTIONS)
+    long && flight.preempted >= MAX_PREEMPTIONS
+        && !others(flights).any(|other| other.preempted >= MAX_PREEMPTIONS)
 }
 
 fn preempt(flights: &[View], limits: Limits, actions: &mut Vec<Action>) {
@@ -158,9 +170,8 @@ fn preempt(flights: &[View], limits: Limits, actions: &mut Vec<Action>) {
     let waiting =
         flights.iter().filter(|flight| matches!(flight.stage, Stage::Queued(time) if time >= PATIENCE));
     let Some(waiting) = waiting.max_by_key(|flight| flight.class) else { return };
-    let others = flights.iter().filter(|other| other.class < Class::Kubelet && !other.is_queued());
     let stopping = flights.iter().any(|flight| flight.stage == Stage::Stopping);
-    if stopping || others.count() < limits.max_background {
+    if stopping || has_slot(flights, limits) {
         return;
     }
     let victims = flights.iter().filter(|flight| flight.class < waiting.class && flight.can_stop());

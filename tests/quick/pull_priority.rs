@@ -77,6 +77,24 @@ async fn a_background_pull_gives_way_to_kubelets_and_resumes_under_its_lease() {
 }
 
 #[tokio::test]
+async fn what_could_not_resume_does_not_give_way() {
+    let (crisp, runtime) = start(Kind::Containerd, &[]);
+    let client = crisp.client().await;
+    let _background = ask(&client, &Pull::kruise("big")).await;
+    eventually("it runs", || runtime.running() == ["big"]).await;
+    let _first = ask(&client, &Pull::pod("first", "u")).await;
+    eventually("it gives way", || runtime.cancelled() == ["big"]).await;
+    runtime.end("first", &pulled("1"));
+    eventually("it runs again", || runtime.running() == ["big"]).await;
+    runtime.lose_leases();
+    let before = runtime.looks_in_vain();
+    let _second = ask(&client, &Pull::pod("second", "u")).await;
+    eventually("it was looked at", || runtime.looks_in_vain() >= before + 3).await;
+    assert_eq!(runtime.running(), ["big", "second"]);
+    assert_eq!(crisp.metric("crisp_pull_preemptions_total"), 1.0);
+}
+
+#[tokio::test]
 async fn a_short_kubelet_pull_disturbs_nobody() {
     let (crisp, runtime) = start(Kind::Containerd, &[]);
     let client = crisp.client().await;

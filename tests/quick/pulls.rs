@@ -291,6 +291,72 @@ async fn a_pull_whose_lease_is_gone_is_made_without_one() {
     assert_eq!(runtime.count("b"), 1);
 }
 
+/// A lease is good to have; a database that is slow must not keep pods from their images.
+#[tokio::test]
+async fn a_pull_does_not_wait_long_for_its_lease() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    runtime.hang(&["List", "Create"]);
+    let client = crisp.client().await;
+    let mut calls = Vec::new();
+    let asked = std::time::Instant::now();
+    for image in ["a", "b", "c"] {
+        calls.push(ask(&client, &Pull::pod(image, "u")).await);
+        runtime.end(image, &pulled("1"));
+    }
+    for call in calls {
+        assert_eq!(call.reply().await.unwrap(), pulled("1"));
+    }
+    assert!(asked.elapsed() < std::time::Duration::from_secs(9), "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn a_lease_that_comes_after_its_pull_was_given_up_is_not_forgotten() {
+    let crisp = InProcess::released(&[("pull.grace", "10ms"), ("pull.keepPartial", "100ms")]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    runtime.hang(&["Create"]);
+    let client = crisp.client().await;
+    let call = ask(&client, &Pull::pod("a", "u")).await;
+    eventually("the lease is made", || runtime.leases().len() == 1).await;
+    drop(call);
+    let abandoned = "crisp_pulls_total{class=\"kubelet\",outcome=\"abandoned\"}";
+    eventually("the pull is given up", || crisp.metric(abandoned) == 1.0).await;
+    runtime.hang(&[]);
+    eventually("the lease is given back", || runtime.leases().is_empty()).await;
+}
+
+/// `crisp pulls` is asked above all when the runtime is slow.
+#[tokio::test]
+async fn who_asks_for_pulls_does_not_wait_for_a_slow_runtime() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    let client = crisp.client().await;
+    let _calls = [ask(&client, &Pull::pod("a", "u")).await, ask(&client, &Pull::pod("b", "u")).await];
+    eventually("both run", || runtime.running() == ["a", "b"]).await;
+    runtime.hang(&["ListStatuses"]);
+    let asked = std::time::Instant::now();
+    let pulls = crisp.coordinator.as_ref().unwrap().pulls().await.pulls;
+    assert!(asked.elapsed() < std::time::Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert_eq!(pulls.len(), 2);
+}
+
+/// Beyond a thousand nothing is shared, and so nothing outlives its caller.
+#[tokio::test]
+async fn a_pull_beyond_all_flights_goes_with_its_caller() {
+    let crisp = InProcess::released(&[]);
+    let runtime = PullingRuntime::start(&crisp.runtime_socket(), Kind::Containerd);
+    let client = crisp.client().await;
+    let mut calls = Vec::new();
+    for number in 0..1000 {
+        calls.push(ask(&client, &Pull::pod(&format!("image-{number}"), "u")).await);
+    }
+    eventually("there are as many flights as may be", || crisp.metric("crisp_pull_waiters") == 1000.0).await;
+    let alone = ask(&client, &Pull::bare("alone")).await;
+    eventually("it runs", || runtime.count("alone") == 1).await;
+    drop(alone);
+    eventually("it is cancelled", || runtime.cancelled() == ["alone"]).await;
+}
+
 #[tokio::test]
 async fn what_names_no_image_goes_to_the_runtime_as_it_is() {
     let crisp = InProcess::released(&[]);

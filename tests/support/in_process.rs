@@ -11,6 +11,7 @@ use crisp::proxy::router::Router;
 use crisp::proxy::upstream::{Endpoint, Endpoints};
 use crisp::proxy::usage::Usage;
 use crisp::proxy::{self, Proxy};
+use crisp::pull::Coordinator;
 use crisp::shutdown::Shutdown;
 use tokio::net::UnixListener;
 
@@ -25,6 +26,8 @@ pub(crate) struct InProcess {
     handle: tokio::runtime::Handle,
     /// Where crisp does what is not on the path of a call.
     background: Option<tokio::runtime::Runtime>,
+    /// There if it coordinates pulls.
+    pub(crate) coordinator: Option<Coordinator>,
 }
 
 impl InProcess {
@@ -39,10 +42,12 @@ impl InProcess {
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
+        let mut made = None;
         let mut crisp = Self::with(|metrics, endpoints| {
-            let coordinator = app::coordinator(config.pull, endpoints, metrics, handle).unwrap();
-            Features::new(metrics, &config.image_aci_names, &coordinator)
+            let coordinator = made.insert(app::coordinator(config.pull, endpoints, metrics, handle).unwrap());
+            Features::new(metrics, &config.image_aci_names, coordinator)
         });
+        crisp.coordinator = made;
         crisp.background = Some(background);
         crisp
     }
@@ -68,7 +73,7 @@ impl InProcess {
         };
         let serving = shutdown.clone();
         std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
-        Self { dir, metrics, shutdown, handle, background: None }
+        Self { dir, metrics, shutdown, handle, background: None, coordinator: None }
     }
 
     /// Where crisp listens.

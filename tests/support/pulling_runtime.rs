@@ -38,6 +38,8 @@ struct Stage {
     log: Mutex<Log>,
     /// How pulls of an image end, once they may.
     ends: watch::Sender<HashMap<String, Reply>>,
+    /// The calls besides PullImage that get no answer for now.
+    hung: watch::Sender<&'static [&'static str]>,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,8 @@ struct Log {
     running: Vec<String>,
     cancelled: Vec<String>,
     leases: Vec<String>,
+    /// How often somebody looked at a lease that is not there.
+    looks_in_vain: usize,
 }
 
 /// A pull as the runtime saw it.
@@ -73,7 +77,8 @@ pub(crate) struct Pull {
 
 impl PullingRuntime {
     pub(crate) fn start(socket: &Path, kind: Kind) -> Self {
-        let stage = Arc::new(Stage { kind, log: Mutex::default(), ends: watch::channel(HashMap::new()).0 });
+        let (ends, hung) = (watch::channel(HashMap::new()).0, watch::channel::<&[&str]>(&[]).0);
+        let stage = Arc::new(Stage { kind, log: Mutex::default(), ends, hung });
         let script = stage.clone();
         let runtime = FakeRuntime::start(socket, move |incoming| {
             let stage = script.clone();
@@ -87,6 +92,11 @@ impl PullingRuntime {
         self.stage.ends.send_modify(|ends| {
             ends.insert(image.to_owned(), reply.clone());
         });
+    }
+
+    /// These calls are carried out but not answered, until others are named.
+    pub(crate) fn hang(&self, calls: &'static [&'static str]) {
+        self.stage.hung.send_replace(calls);
     }
 
     /// Somebody deletes all leases.
@@ -116,6 +126,11 @@ impl PullingRuntime {
         self.stage.log.lock().unwrap().cancelled.clone()
     }
 
+    /// How often somebody looked at a lease that is not there.
+    pub(crate) fn looks_in_vain(&self) -> usize {
+        self.stage.log.lock().unwrap().looks_in_vain
+    }
+
     /// The leases there are now.
     pub(crate) fn leases(&self) -> Vec<String> {
         self.stage.log.lock().unwrap().leases.clone()
@@ -124,18 +139,28 @@ impl PullingRuntime {
 
 impl Log {
     /// Does as told, and gives the answer. To list, the first field is a filter: `id=="ID"`, or our own label.
-    fn lease(&mut self, method: &str, first: Option<String>) -> Vec<u8> {
-        match (method, first) {
-            ("Create", Some(id)) => self.leases.push(id),
-            ("Delete", Some(id)) => self.leases.retain(|lease| *lease != id),
+    fn lease(&mut self, method: &str, first: Option<String>) -> Reply {
+        let answer = match (method, first) {
+            ("Create", Some(id)) => {
+                self.leases.push(id);
+                Vec::new()
+            }
+            ("Delete", Some(id)) => {
+                self.leases.retain(|lease| *lease != id);
+                Vec::new()
+            }
             ("List", Some(filter)) => {
                 let wanted = |id: &&String| filter.starts_with("labels") || filter == format!("id==\"{id}\"");
-                return self.leases.iter().filter(wanted).flat_map(|id| bytes(1, &string(1, id))).collect();
+                self.leases.iter().filter(wanted).flat_map(|id| bytes(1, &string(1, id))).collect()
             }
-            ("ListResources", _) => return bytes(1, &[string(1, LAYER), string(2, "ingests")].concat()),
-            _ => {}
-        }
-        Vec::new()
+            ("ListResources", Some(id)) if !self.leases.contains(&id) => {
+                self.looks_in_vain += 1;
+                return Reply::error("5", "lease%20not%20found");
+            }
+            ("ListResources", _) => bytes(1, &[string(1, LAYER), string(2, "ingests")].concat()),
+            _ => Vec::new(),
+        };
+        Reply::of(&[&answer])
     }
 }
 
@@ -163,11 +188,13 @@ impl Stage {
                     true => self.log.lock().unwrap().lease(name, id),
                     // Part of a layer is there: every pull seems to be downloading.
                     false if name == "ListStatuses" => {
-                        bytes(1, &[string(3, LAYER), vec![0x20, 100]].concat())
+                        Reply::of(&[&bytes(1, &[string(3, LAYER), vec![0x20, 100]].concat())])
                     }
-                    false => Vec::new(),
+                    false => Reply::of(&[b""]),
                 };
-                let _ = incoming.reply(&Reply::of(&[&answer])).await;
+                let mut hung = self.hung.subscribe();
+                let _ = hung.wait_for(|hung| !hung.contains(&name)).await;
+                let _ = incoming.reply(&answer).await;
             }
         }
     }

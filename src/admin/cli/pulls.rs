@@ -13,6 +13,9 @@ use crate::pull::progress::{Pull, PullPhase, Pulls};
 /// How often a watched list is asked for. crisp itself does not look more often.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// How many letters of a name are shown: more than any that a registry can serve.
+const MAX_NAME: usize = 500;
+
 const HEADER: [&str; 9] = ["IMAGE", "CLASS", "PHASE", "DONE", "LAYERS", "RATE", "LEFT", "WAITING", "FOR"];
 
 /// Live bars, one for each pull.
@@ -83,7 +86,7 @@ fn table(pulls: &[Pull]) -> String {
 fn row(pull: &Pull) -> [String; HEADER.len()] {
     let unknown = || "-".to_owned();
     [
-        pull.image.clone(),
+        shown(&pull.image),
         pull.class.to_string(),
         phase(pull),
         done(pull),
@@ -112,9 +115,17 @@ fn done(pull: &Pull) -> String {
 /// How many wait, and the pod of the first.
 fn waiting(pull: &Pull) -> String {
     match &pull.pod {
-        Some(pod) if pod != "/" => format!("{} ({pod})", pull.waiters),
+        Some(pod) if pod != "/" => format!("{} ({})", pull.waiters, shown(pod)),
         _ => pull.waiters.to_string(),
     }
+}
+
+/// A name on one line. One that the runtime will refuse may be of any length and any letters, those included that a
+/// terminal takes for orders.
+fn shown(name: &str) -> String {
+    let cut = if name.chars().nth(MAX_NAME).is_some() { "..." } else { "" };
+    let name = name.chars().take(MAX_NAME);
+    name.map(|letter| if letter.is_control() { '?' } else { letter }).chain(cut.chars()).collect()
 }
 
 fn seconds(seconds: f64) -> String {
@@ -138,7 +149,7 @@ impl Bars {
         for pull in &pulls.pulls {
             let bar = self.shown.entry(pull.id).or_insert_with(|| self.all.add(ProgressBar::no_length()));
             bar.set_style(style(pull));
-            bar.set_prefix(pull.image.clone());
+            bar.set_prefix(shown(&pull.image));
             if let Some(total) = pull.bytes_total {
                 bar.set_length(total);
             }
@@ -226,6 +237,16 @@ mod tests {
             second,
             ["x", "background", "queued (gave way 2x)", "-", "-", "-", "-", "1", "12 seconds"]
         );
+    }
+
+    #[test]
+    fn a_hostile_name_stays_on_its_line() {
+        let long = Pull { image: "a".repeat(1 << 20), pod: Some("b".repeat(1 << 20)), ..pull() };
+        let orders = Pull { image: "\x1b[2J\nx".into(), pod: Some("\r/\u{9b}1m".into()), ..pull() };
+        let text = table(&[long, orders]);
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.len() < 10_000);
+        assert!(text.contains("?[2J?x") && text.contains("(?/?1m)"), "{text}");
     }
 
     #[test]
