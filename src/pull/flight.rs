@@ -122,7 +122,8 @@ impl Flight {
             Stage::Queued(_) if self.idle_since.is_some() => return None,
             Stage::Queued(since) => schedule::Stage::Queued(now.duration_since(since)),
             Stage::Running(since) => {
-                schedule::Stage::Running(now.duration_since(since.max(self.class_since)), self.track.phase())
+                let phase = self.track.phase_at(now);
+                schedule::Stage::Running(now.duration_since(since.max(self.class_since)), phase)
             }
             Stage::Stopping => schedule::Stage::Stopping,
         };
@@ -134,12 +135,12 @@ impl Flight {
         self.idle_since.is_some_and(|since| now.duration_since(since) >= grace)
     }
 
-    /// Whether a look at its progress would tell something that matters: a kubelet's pull that has shown nothing yet.
+    /// Whether a look at its progress would tell something that matters: whether a kubelet's pull still gets anywhere.
     pub(super) fn is_unclear(&self, now: Instant) -> bool {
         let Stage::Running(since) = self.stage else { return false };
         self.class == Class::Kubelet
             && now.duration_since(since) >= schedule::STUCK
-            && matches!(self.track.phase(), Phase::Unknown | Phase::Resolving)
+            && self.track.phase() != Phase::Unpacking
             && self.track.is_older_than(Duration::from_secs(2), now)
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct Track {
     /// When, and how many bytes were there. The oldest first, within [`RATE_WINDOW`].
     samples: Vec<(Instant, u64)>,
     looked: Option<Instant>,
+    /// When something was last seen to have changed.
+    moved: Option<Instant>,
 }
 
 // === impl PullPhase ===
@@ -224,6 +226,15 @@ impl Track {
         }
     }
 
+    /// The same for the rules, to which a download that stands still is none.
+    pub(super) fn phase_at(&self, now: Instant) -> schedule::Phase {
+        let still = self.moved.is_some_and(|moved| now.duration_since(moved) >= schedule::STUCK);
+        match self.phase() {
+            schedule::Phase::Downloading if still => schedule::Phase::Resolving,
+            phase => phase,
+        }
+    }
+
     /// Whether nobody has looked for that long.
     pub(super) fn is_older_than(&self, age: Duration, now: Instant) -> bool {
         self.looked.is_none_or(|looked| now.duration_since(looked) >= age)
@@ -232,6 +243,10 @@ impl Track {
     /// The rate is that of downloading: before the manifest is there nothing comes, and what an earlier attempt has left
     /// is not seen yet.
     fn note(&mut self, progress: Progress, now: Instant) {
+        let before = self.last.as_ref().map(|last| (last.phase, last.bytes_done));
+        if before != Some((progress.phase, progress.bytes_done)) {
+            self.moved = Some(now);
+        }
         if progress.phase != crate::containerd::Phase::Resolving {
             self.sample(progress.bytes_done, now);
         }
@@ -269,6 +284,25 @@ mod tests {
             track.note(progress, start + Duration::from_secs(second));
         }
         assert_eq!(track.rate(), Some(1000));
+    }
+
+    /// A registry that hung in the middle of a layer once kept all background pulls from starting.
+    #[test]
+    fn a_download_that_stands_still_is_none() {
+        let (mut track, start) = (Track::default(), Instant::now());
+        let seen = |bytes_done| Progress {
+            phase: crate::containerd::Phase::Downloading,
+            bytes_done,
+            bytes_total: Some(100),
+            layers: Vec::new(),
+            layers_done: 0,
+        };
+        track.note(seen(1), start);
+        track.note(seen(1), start + schedule::STUCK / 2);
+        assert_eq!(track.phase_at(start + schedule::STUCK / 2), schedule::Phase::Downloading);
+        assert_eq!(track.phase_at(start + schedule::STUCK), schedule::Phase::Resolving);
+        track.note(seen(2), start + schedule::STUCK);
+        assert_eq!(track.phase_at(start + schedule::STUCK), schedule::Phase::Downloading);
     }
 
     #[test]

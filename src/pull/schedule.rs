@@ -4,8 +4,8 @@
 //! - All others share `max_background` slots, the most urgent first, then the oldest. None starts while a kubelet's
 //!   pull is young or presses.
 //! - A kubelet's pull *presses* when it has been running for [`PATIENCE`]: an `Always` pull of an image that is there
-//!   takes a few milliseconds and is no reason to disturb anybody. One that has nothing to download after
-//!   [`STUCK`] does not press any more: its registry does not answer, and others need not wait for that.
+//!   takes a few milliseconds and is no reason to disturb anybody. One that gets nothing for [`STUCK`] does not
+//!   press any more: its registry does not answer, and others need not wait for that.
 //! - While one presses, every other class gives way, but only while it downloads: what was downloaded is kept and
 //!   resumed, whereas an unpacking that is interrupted starts again.
 //! - A pull gives way at most [`MAX_PREEMPTIONS`] times. Then it runs to its end; and if it has to wait for
