@@ -53,8 +53,6 @@ pub struct CallsItself(PathBuf);
 /// Serves until a signal, then shuts down in two stages.
 pub fn serve(config: Config) -> anyhow::Result<()> {
     let _log = telemetry::init(config.log_format, &config.log_level);
-    // One TLS provider for all clients, chosen before the first of them is made. An error means it was chosen already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("crisp-background")

@@ -380,7 +380,7 @@ fn log_filter(text: &str) -> Result<(), String> {
     if !text.split(',').all(|part| part.contains('=') || is_level(part)) {
         return Err(wrong());
     }
-    tracing_subscriber::EnvFilter::try_new(text).map(drop).map_err(|_| wrong())
+    text.parse::<tracing_subscriber::filter::Targets>().map(drop).map_err(|_| wrong())
 }
 
 fn boolean(text: &str) -> Result<bool, String> {

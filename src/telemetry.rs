@@ -6,7 +6,9 @@
 use std::io;
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
 
@@ -21,11 +23,12 @@ pub fn init(format: LogFormat, level: &str) -> WorkerGuard {
         .buffered_lines_limit(QUEUE)
         .thread_name("crisp-log")
         .finish(io::stderr());
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let filter: Targets = level.parse().unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO));
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let log = tracing_subscriber::registry().with(filter);
     match format {
-        LogFormat::Text => builder.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).init(),
-        LogFormat::Json => builder.json().flatten_event(true).init(),
+        LogFormat::Text => log.with(lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr()))).init(),
+        LogFormat::Json => log.with(lines.json().flatten_event(true)).init(),
     }
     guard
 }

@@ -69,7 +69,7 @@ struct TokenAnswer {
 // === impl Registry ===
 
 impl Registry {
-    /// The clients; installs the TLS provider if `main` did not.
+    /// The clients; installs the TLS provider, unless somebody did before.
     pub(super) fn new() -> Result<Self, reqwest::Error> {
         // An error says that one is installed already, which is what we want.
         let _ = rustls::crypto::ring::default_provider().install_default();
