@@ -136,7 +136,7 @@ impl Lab {
     pub(super) async fn pods_that_restart_do_not_stop_an_unpacking(&mut self, size: Size) {
         let (every, files, times) = match size {
             Size::Small => (Duration::from_millis(100), 4000, 4),
-            Size::Full => (Duration::from_secs(5), 20_000, 10),
+            Size::Full => (Duration::from_secs(5), 20_000, 24),
         };
         let always = ImageBuilder::default().noise(1000, 950).build();
         let always_name = self.registry.push("always:1", &always);
