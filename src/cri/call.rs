@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::uri::Authority;
 
 use crate::cri::Method;
 
@@ -15,7 +16,7 @@ pub struct Call {
     /// The downstream connection, unique within the process.
     pub connection: u64,
     /// `:authority` as the caller sent it.
-    pub authority: String,
+    pub authority: Option<Authority>,
     /// Which method.
     pub method: Method,
     /// Request headers, as they came.

@@ -72,6 +72,9 @@ impl ImageSpecs {
     }
 
     fn status(&self, message: &[u8]) -> Result<(), Error> {
+        if !mentions_specs(message) {
+            return Ok(());
+        }
         match STATUS.read(message) {
             Some((image, said)) if said.anything() && self.names.image(&image).is_none() => {
                 self.supported(image, &said)
@@ -81,6 +84,9 @@ impl ImageSpecs {
     }
 
     fn create(&self, message: &[u8]) -> Result<(), Error> {
+        if !mentions_specs(message) {
+            return Ok(());
+        }
         match (CREATE.read(message), text(message, CONTAINER)) {
             (Some((image, said)), Some(container)) if said.anything() => {
                 check(container, image, &CREATE.of_pod(said, message))
@@ -145,6 +151,11 @@ impl Places {
         });
         Said { pod, ..said }
     }
+}
+
+/// Whether the annotation's name occurs anywhere. Where it does not, there is nothing to read, as in nearly all calls.
+fn mentions_specs(message: &[u8]) -> bool {
+    memchr::memmem::find(message, ANNOTATION.as_bytes()).is_some()
 }
 
 /// The text at a path; `None` if it is absent, empty or no text, or the message cannot be read.

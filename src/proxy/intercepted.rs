@@ -50,7 +50,7 @@ pub(super) async fn run(
     };
     let call = Call {
         connection,
-        authority: parts.uri.authority().map(ToString::to_string).unwrap_or_default(),
+        authority: parts.uri.authority().cloned(),
         method,
         deadline: grpc_timeout(&parts.headers).and_then(|timeout| Instant::now().checked_add(timeout)),
         // They come back for the way to the runtime.
