@@ -57,7 +57,12 @@ pub(super) async fn run(
         metadata: std::mem::take(&mut parts.headers),
         message,
     };
-    match plan(&call, features, downstream.observation.metrics()) {
+    let plan = plan(&call, features, downstream.observation.metrics());
+    if !matches!(plan, Plan::Forward(_)) {
+        // What is forwarded is counted on its way.
+        downstream.observation.request_bytes(frame.clone().into_bytes().len());
+    }
+    match plan {
         Plan::Forward(forward) => {
             parts.headers = call.metadata;
             downstream.observation.tell(forward.end);

@@ -36,11 +36,13 @@ async fn fifty_pulls_of_an_image_are_one_and_all_are_answered_alike() {
     for reply in [rich_reply(), Reply::error("2", "RegistryUnavailable:%20away")] {
         for (kind, crisp, runtime) in both() {
             let clients = [crisp.client().await, crisp.client().await];
-            let mut calls = Vec::new();
+            let (mut calls, mut sent) = (Vec::new(), 0);
             for number in 0..50 {
                 // The same image under all its names, for different pods.
                 let name = ["nginx", "nginx:latest", "library/nginx", NGINX][number % 4];
-                calls.push(ask(&clients[number % 2], &Pull::pod(name, &format!("uid-{number}"))).await);
+                let pull = Pull::pod(name, &format!("uid-{number}"));
+                sent += pull.framed().len();
+                calls.push(ask(&clients[number % 2], &pull).await);
             }
             eventually("all wait", || crisp.metric("crisp_pull_waiters") == 50.0).await;
             for name in ["nginx", "nginx:latest", "library/nginx", NGINX] {
@@ -51,6 +53,9 @@ async fn fifty_pulls_of_an_image_are_one_and_all_are_answered_alike() {
             }
             assert_eq!(runtime.pulls().len(), 1, "{kind:?}");
             assert_eq!(crisp.metric("crisp_pulls_deduplicated_total"), 49.0);
+            // These were not counted once, because they are not forwarded.
+            let bytes = crisp.metric("crisp_call_bytes_total{method=\"PullImage\",direction=\"request\"}");
+            assert_eq!(bytes, sent as f64, "{kind:?}");
             assert_eq!(crisp.metric("crisp_pull_waiters"), 0.0);
         }
     }
