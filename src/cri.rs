@@ -1,6 +1,11 @@
 //! The vocabulary of an intercepted call: which [`Method`] it is, the [`Call`] that came in, the [`Plan`] made
 //! for it, the [`Raw`] reply that goes out, and read-only [`view`]s of the messages.
 
+use bytes::Bytes;
+use prost::Message;
+
+use crate::error::{Error, Kind, Origin};
+
 pub mod call;
 pub mod frame;
 pub mod method;
@@ -12,6 +17,13 @@ pub mod raw;
 #[expect(missing_docs, reason = "generated; the fields are documented in proto/cri_view.proto")]
 pub mod view {
     include!(concat!(env!("OUT_DIR"), "/crisp.view.v1.rs"));
+}
+
+/// Reads a message as a view.
+pub fn read<V: Message + Default>(message: &Bytes) -> Result<V, Error> {
+    V::decode(message.clone()).map_err(|error| {
+        Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+    })
 }
 
 pub use call::Call;

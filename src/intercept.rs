@@ -13,8 +13,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::cri::plan::{OnReply, Step};
-use crate::cri::{Call, Forward, Plan, Policy};
-use crate::error::{Error, Kind, Origin};
+use crate::cri::{Call, Forward, Plan, Policy, read};
+use crate::error::Error;
 use crate::image::AciNames;
 use crate::metrics::Metrics;
 use crate::pull::Coordinator;
@@ -67,13 +67,6 @@ impl Features {
             sandbox: vec![Arc::new(sandbox::Observer::new(metrics.clone()))],
         }
     }
-}
-
-/// Reads a message as a view.
-pub fn read<V: Message + Default>(message: &Bytes) -> Result<V, Error> {
-    V::decode(message.clone()).map_err(|error| {
-        Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
-    })
 }
 
 /// A step that counts the entries of each message of a list, which are its field 1, while it streams past.

@@ -6,9 +6,8 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use tonic::Code;
 
-use crate::cri::{Method, Raw, view};
+use crate::cri::{Method, Raw, read, view};
 use crate::error::{Error, Kind, Origin};
-use crate::intercept::read;
 use crate::metrics::Metrics;
 use crate::proxy::upstream::{Client, Endpoints};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::cri::{Call, Forward, Method, Plan, Policy, view};
+use crate::cri::{Call, Forward, Method, Plan, Policy, read, view};
 use crate::error::Error;
-use crate::intercept::{Feature, count_entries, observe_replies, read};
+use crate::intercept::{Feature, count_entries, observe_replies};
 use crate::metrics::Metrics;
 
 /// Reads container calls as views and counts them.

@@ -163,7 +163,8 @@ impl Inner {
     /// not name it, so containerd is asked.
     async fn has_lost(&self, lease: Option<&Held>, raw: &Raw) -> bool {
         let Some(held) = lease.filter(|_| raw.code() != Code::Ok) else { return false };
-        matches!(self.leases().containerd().find_lease(&held.id).await, Ok(None))
+        let found = self.leases().containerd().find_lease(&held.id);
+        matches!(tokio::time::timeout(PATIENCE, found).await, Ok(Ok(None)))
     }
 
     async fn count_resumed(&self, held: &Held) {

@@ -4,6 +4,7 @@
 //! something has changed; while time itself matters a ticker asks again. The tasks only carry orders out.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -116,11 +117,10 @@ impl Coordinator {
             one_per_line: !supported,
         };
         let key = inner.keys.key(&request, !supported);
-        let (metadata, message) = (request.metadata.clone(), request.message.clone());
         match Inner::join(&inner, key, request, limits) {
-            Some(ticket) => ticket.wait().await,
-            None => {
-                let alone = async move { (inner.call)(metadata, message).await };
+            Ok(ticket) => ticket.wait().await,
+            Err(request) => {
+                let alone = async move { (inner.call)(request.metadata, request.message).await };
                 // Nobody else waits for this one, so it goes with its caller.
                 let reply = AbortOnDropHandle::new(self.inner.handle.spawn(alone));
                 reply.await.unwrap_or_else(|_| Err(ended())).unwrap_or_else(|error| Raw::error(&error))
@@ -152,36 +152,36 @@ fn ended() -> Error {
 // === impl Inner ===
 
 impl Inner {
-    /// Joins the flight of this key, or starts one. `None`: there are too many.
-    fn join(inner: &Arc<Self>, key: Key, request: Request, limits: Limits) -> Option<Ticket> {
+    /// Joins the flight of this key, or starts one. The request comes back if there are too many.
+    fn join(inner: &Arc<Self>, key: Key, request: Request, limits: Limits) -> Result<Ticket, Box<Request>> {
         let now = Instant::now();
         let class = request.class;
         let (id, reply) = {
-            let mut state = inner.state();
+            let mut guard = inner.state();
+            let state = &mut *guard;
             state.limits = Some(limits);
-            let id = match state.by_key.get(&key) {
-                Some(id) => {
+            let known = state.by_key.get(&key).copied();
+            let id = known.unwrap_or(state.last_id + 1);
+            let flight = match state.flights.entry(id) {
+                Entry::Occupied(flight) => {
                     inner.metrics.pulls.deduplicated.inc();
-                    *id
+                    flight.into_mut()
                 }
-                None if state.flights.len() >= MAX_FLIGHTS => return None,
-                None => {
-                    state.last_id += 1;
-                    let id = state.last_id;
-                    let flight = Flight::new(key.clone(), request, now);
+                Entry::Vacant(_) if state.by_key.len() >= MAX_FLIGHTS => return Err(Box::new(request)),
+                Entry::Vacant(place) => {
+                    state.last_id = id;
+                    state.by_key.insert(key.clone(), id);
+                    let flight = place.insert(Flight::new(key, request, now));
                     inner.handle.spawn(fly(inner.clone(), id, flight.orders.subscribe()));
-                    state.by_key.insert(key, id);
-                    state.flights.insert(id, flight);
-                    id
+                    flight
                 }
             };
-            let flight = state.flights.get_mut(&id)?;
             flight.join(class, now);
             (id, flight.reply.subscribe())
         };
         inner.metrics.pulls.waiters.inc();
         Self::reconsider(inner);
-        Some(Ticket { inner: inner.clone(), id, class, reply })
+        Ok(Ticket { inner: inner.clone(), id, class, reply })
     }
 
     /// Asks the rules, and passes on what they say.
@@ -212,8 +212,7 @@ impl Inner {
         }
         let queued = state.flights.values().filter(|flight| matches!(flight.stage, Stage::Queued(_))).count();
         inner.metrics.pulls.set_flights(queued, state.flights.len() - queued);
-        let idle = state.flights.values().any(|flight| flight.idle_since.is_some());
-        if (idle || schedule::waits_for_time(&state.views(now))) && !state.ticking {
+        if !state.ticking && state.waits_for_time(now) {
             state.ticking = true;
             inner.handle.spawn(tick(Arc::downgrade(inner)));
         }
@@ -310,10 +309,8 @@ async fn tick(inner: Weak<Inner>) {
         tokio::time::sleep(TICK).await;
         let Some(inner) = inner.upgrade() else { return };
         {
-            let now = Instant::now();
             let mut state = inner.state();
-            let idle = state.flights.values().any(|flight| flight.idle_since.is_some());
-            if !idle && !schedule::waits_for_time(&state.views(now)) {
+            if !state.waits_for_time(Instant::now()) {
                 state.ticking = false;
                 return;
             }
@@ -348,6 +345,12 @@ impl State {
                 flight.orders.send_replace(Order::End);
             }
         }
+    }
+
+    /// Whether time alone may change what is to be done.
+    fn waits_for_time(&self, now: Instant) -> bool {
+        self.flights.values().any(|flight| flight.idle_since.is_some())
+            || schedule::waits_for_time(&self.views(now))
     }
 
     /// All flights as the rules see them.

@@ -85,12 +85,19 @@ pub enum PullPhase {
 pub(super) struct Track {
     /// Not there while somebody looks with it.
     tracker: Option<Tracker>,
-    last: Option<Progress>,
+    last: Option<Seen>,
     /// When, and how many bytes were there. The oldest first, within [`RATE_WINDOW`].
     samples: Vec<(Instant, u64)>,
     looked: Option<Instant>,
-    /// When something was last seen to have changed.
-    moved: Option<Instant>,
+}
+
+/// What was seen last.
+#[derive(Debug)]
+struct Seen {
+    progress: Progress,
+    at: Instant,
+    /// When it was first seen to be so.
+    since: Instant,
 }
 
 // === impl PullPhase ===
@@ -170,7 +177,7 @@ impl Flight {
             (Stage::Running(_), schedule::Phase::Downloading) => PullPhase::Downloading,
             (Stage::Running(_), schedule::Phase::Unpacking) => PullPhase::Unpacking,
         };
-        let progress = self.track.last.as_ref();
+        let progress = self.track.last.as_ref().map(|seen| &seen.progress);
         let bytes_done = progress.map_or(0, |progress| progress.bytes_done);
         let bytes_total = progress.and_then(|progress| progress.bytes_total);
         let rate = self.track.rate().filter(|_| phase == PullPhase::Downloading);
@@ -210,15 +217,15 @@ impl Track {
     /// Forgets what belonged to an attempt that is over. What it has fetched stays.
     pub(super) fn restart(&mut self) {
         self.samples.clear();
-        if let Some(progress) = &mut self.last {
-            progress.phase = crate::containerd::Phase::Resolving;
+        if let Some(seen) = &mut self.last {
+            seen.progress.phase = crate::containerd::Phase::Resolving;
         }
     }
 
     /// What the flight does, as far as has been seen.
     pub(super) fn phase(&self) -> schedule::Phase {
         use crate::containerd::Phase;
-        match self.last.as_ref().map(|progress| progress.phase) {
+        match self.last.as_ref().map(|seen| seen.progress.phase) {
             None => schedule::Phase::Unknown,
             Some(Phase::Resolving) => schedule::Phase::Resolving,
             Some(Phase::Downloading) => schedule::Phase::Downloading,
@@ -226,11 +233,17 @@ impl Track {
         }
     }
 
-    /// The same for the rules, to which a download that stands still is none.
+    /// The same for the rules. To them a download that was seen to stand still is none, and that nothing comes is
+    /// not known from a look long ago.
     pub(super) fn phase_at(&self, now: Instant) -> schedule::Phase {
-        let still = self.moved.is_some_and(|moved| now.duration_since(moved) >= schedule::STUCK);
+        let Some(seen) = &self.last else { return schedule::Phase::Unknown };
         match self.phase() {
-            schedule::Phase::Downloading if still => schedule::Phase::Resolving,
+            schedule::Phase::Downloading if seen.at.duration_since(seen.since) >= schedule::STUCK => {
+                schedule::Phase::Resolving
+            }
+            schedule::Phase::Resolving if now.duration_since(seen.at) >= schedule::STUCK / 2 => {
+                schedule::Phase::Unknown
+            }
             phase => phase,
         }
     }
@@ -243,14 +256,14 @@ impl Track {
     /// The rate is that of downloading: before the manifest is there nothing comes, and what an earlier attempt has left
     /// is not seen yet.
     fn note(&mut self, progress: Progress, now: Instant) {
-        let before = self.last.as_ref().map(|last| (last.phase, last.bytes_done));
-        if before != Some((progress.phase, progress.bytes_done)) {
-            self.moved = Some(now);
-        }
+        let same = |seen: &&Seen| {
+            (seen.progress.phase, seen.progress.bytes_done) == (progress.phase, progress.bytes_done)
+        };
+        let since = self.last.as_ref().filter(same).map_or(now, |seen| seen.since);
         if progress.phase != crate::containerd::Phase::Resolving {
             self.sample(progress.bytes_done, now);
         }
-        self.last = Some(progress);
+        self.last = Some(Seen { progress, at: now, since });
     }
 
     fn sample(&mut self, bytes: u64, now: Instant) {
@@ -279,30 +292,38 @@ mod tests {
         for (second, phase, bytes_done) in
             [(0, Phase::Resolving, 0), (5, Phase::Downloading, 70_000), (6, Phase::Downloading, 71_000)]
         {
-            let progress =
-                Progress { phase, bytes_done, bytes_total: None, layers: Vec::new(), layers_done: 0 };
-            track.note(progress, start + Duration::from_secs(second));
+            track.note(seen(phase, bytes_done), start + Duration::from_secs(second));
         }
         assert_eq!(track.rate(), Some(1000));
     }
 
-    /// A registry that hung in the middle of a layer once kept all background pulls from starting.
+    fn seen(phase: crate::containerd::Phase, bytes_done: u64) -> Progress {
+        Progress { phase, bytes_done, bytes_total: Some(100), layers: Vec::new(), layers_done: 0 }
+    }
+
+    /// A registry that hung in the middle of a layer once kept all background pulls from starting; and then one look,
+    /// long ago, was enough to take a download for stuck.
     #[test]
-    fn a_download_that_stands_still_is_none() {
+    fn a_download_that_was_seen_to_stand_still_is_none() {
+        use crate::containerd::Phase::Downloading;
         let (mut track, start) = (Track::default(), Instant::now());
-        let seen = |bytes_done| Progress {
-            phase: crate::containerd::Phase::Downloading,
-            bytes_done,
-            bytes_total: Some(100),
-            layers: Vec::new(),
-            layers_done: 0,
-        };
-        track.note(seen(1), start);
-        track.note(seen(1), start + schedule::STUCK / 2);
-        assert_eq!(track.phase_at(start + schedule::STUCK / 2), schedule::Phase::Downloading);
-        assert_eq!(track.phase_at(start + schedule::STUCK), schedule::Phase::Resolving);
-        track.note(seen(2), start + schedule::STUCK);
-        assert_eq!(track.phase_at(start + schedule::STUCK), schedule::Phase::Downloading);
+        let late = start + schedule::STUCK;
+        track.note(seen(Downloading, 1), start);
+        assert_eq!(track.phase_at(late), schedule::Phase::Downloading, "nobody has looked again");
+        track.note(seen(Downloading, 1), late);
+        assert_eq!(track.phase_at(late), schedule::Phase::Resolving);
+        track.note(seen(Downloading, 2), late);
+        assert_eq!(track.phase_at(late), schedule::Phase::Downloading);
+    }
+
+    #[test]
+    fn that_nothing_comes_is_not_known_for_long() {
+        use crate::containerd::Phase::Resolving;
+        let (mut track, start) = (Track::default(), Instant::now());
+        assert_eq!(track.phase_at(start), schedule::Phase::Unknown);
+        track.note(seen(Resolving, 0), start);
+        assert_eq!(track.phase_at(start), schedule::Phase::Resolving);
+        assert_eq!(track.phase_at(start + schedule::STUCK), schedule::Phase::Unknown);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::fmt;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::cri::{Call, view};
-use crate::error::{Error, Kind, Origin};
+use crate::cri::{Call, read, view};
+use crate::error::Error;
 use crate::image::Reference;
 use crate::pull::Class;
 
@@ -19,8 +19,6 @@ const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
 /// One pull. Its message and metadata hold credentials, so neither is ever shown.
 #[derive(Clone)]
 pub struct Request {
-    /// The image as asked for.
-    pub image: String,
     /// The image in its normalised form, or as asked for where it has none: the runtime then says what is wrong.
     pub reference: String,
     /// How urgent it is.
@@ -49,10 +47,7 @@ impl fmt::Debug for Request {
 impl Request {
     /// Reads a call. `None`: it names no image, so there is nothing to coordinate.
     pub fn read(call: &Call, bare_is_background: bool) -> Result<Option<Self>, Error> {
-        let mut asked: view::PullImageRequest =
-            prost::Message::decode(call.message.clone()).map_err(|error| {
-                Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
-            })?;
+        let mut asked: view::PullImageRequest = read(&call.message)?;
         let image = asked.image.take().map(|spec| spec.image).unwrap_or_default();
         if image.is_empty() {
             return Ok(None);
@@ -68,6 +63,6 @@ impl Request {
         let reference = Reference::parse(&image)
             .map_or_else(|_| image.clone(), |name| name.with_default_tag().to_string());
         let message = call.message.clone();
-        Ok(Some(Self { image, reference, class, pod, handler_annotation, metadata, message }))
+        Ok(Some(Self { reference, class, pod, handler_annotation, metadata, message }))
     }
 }
