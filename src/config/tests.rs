@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 fn load(file: &str, flags: &[(&str, &str)]) -> Result<Config, Mistakes> {
