@@ -36,7 +36,7 @@ use tonic::{Code, Request, Response, Status};
 
 pub use accounting::Accounting;
 pub use error::Error;
-pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease, lost_its_lease};
+pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease};
 pub use progress::{LayerProgress, Phase, Progress, Tracker};
 
 /// A client of containerd's API. It connects with the first call, anew after the connection was lost, and clones share

@@ -198,13 +198,6 @@ impl Held {
     }
 }
 
-/// Whether a PullImage failed because its lease was not there when it began. The code alone does not tell: an image
-/// that the registry does not have is NotFound too. A lease that goes while the pull runs makes it fail in other words;
-/// [`Containerd::find_lease`] tells.
-pub fn lost_its_lease(code: Code, message: &str) -> bool {
-    code == Code::NotFound && message.contains("lease does not exist")
-}
-
 /// The expiry of a lease that is made now, in whole seconds as containerd itself writes it.
 fn expiry(now: SystemTime) -> String {
     let mut time = Timestamp::from(now + LIFETIME);
@@ -258,21 +251,6 @@ mod tests {
         for wrong in ["", "a b", "a\nb", "ä", "a\"", "../x", &"x".repeat(MAX_ID + 1)] {
             assert!(matches!(check_id(wrong), Err(Error::Invalid(_))), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_lost_lease_is_told_from_a_missing_image() {
-        // As containerd 1.6.20, 1.7.30 and 2.4.2 say it: for an image to be fetched, and for one that is there.
-        for message in [
-            "failed to pull and unpack image \"r.test/a:1\": lease does not exist: not found",
-            "failed to pull and unpack image \"r.test/a:1\": unable to lease content: lease does not exist: not found",
-        ] {
-            assert!(lost_its_lease(Code::NotFound, message));
-            assert!(!lost_its_lease(Code::Unknown, message));
-        }
-        let missing =
-            "failed to pull and unpack image \"r.test/a:1\": failed to resolve image: r.test/a:1: not found";
-        assert!(!lost_its_lease(Code::NotFound, missing));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Protects: a kubelet's pull comes first, and what gives way to it loses nothing.
 
-use std::time::Duration;
+use crisp::pull::Class;
 
 use crate::pulling_runtime::{Kind, Pull, PullingRuntime, pulled};
 use crate::pulls::ask;
@@ -120,8 +120,17 @@ async fn without_leases_nothing_gives_way_but_nothing_new_starts_either() {
     eventually("the kubelet's starts beside it", || runtime.running() == ["one", "pod"]).await;
     let two = ask(&client, &Pull::kruise("two")).await;
     eventually("the second waits", || crisp.metric("crisp_pull_waiters") == 3.0).await;
-    // Long enough for a pull that would have to give way.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // By its own word the kubelet's pull has been running for longer than it takes to make others give way.
+    let coordinator = crisp.coordinator.as_ref().unwrap();
+    while !coordinator
+        .pulls()
+        .await
+        .pulls
+        .iter()
+        .any(|pull| pull.class == Class::Kubelet && pull.seconds > 0.7)
+    {
+        assert_eq!(runtime.running(), ["one", "pod"]);
+    }
     assert_eq!(runtime.running(), ["one", "pod"]);
     runtime.end("pod", &pulled("pod"));
     assert_eq!(pod.reply().await.unwrap().code(), "0");

@@ -152,25 +152,19 @@ async fn what_may_bring_something_else_is_pulled_apart() {
 
 #[tokio::test]
 async fn a_refusal_of_one_credential_reaches_nobody_else() {
-    for (_, crisp, runtime) in both() {
+    for (kind, crisp, runtime) in both() {
         let client = crisp.client().await;
         let wrong = ask(&client, &Pull::pod("a", "u").with_password("wrong")).await;
         eventually("the first pull is there", || runtime.pulls().len() == 1).await;
         let right = ask(&client, &Pull::pod("a", "v").with_password("right")).await;
         eventually("both wait", || crisp.metric("crisp_pull_waiters") == 2.0).await;
-        if crisp.metric("crisp_pulls_under_way{stage=\"queued\"}") == 0.0 {
-            eventually("the second pull is there", || runtime.pulls().len() == 2).await;
-            // Both run; the fake tells them apart only by their order.
-            runtime.end("a", &Reply::error("2", "401"));
-            assert_eq!(wrong.reply().await.unwrap().code(), "2");
-            drop(right);
-            continue;
-        }
-        runtime.end("a", &Reply::error("2", "401"));
-        assert_eq!(wrong.reply().await.unwrap().message(), "401");
-        runtime.end("a", &pulled("1"));
-        // The second may have met the refusal as well, but never the first one's reply.
-        right.reply().await.unwrap();
+        let refusal = Reply::error("2", "401");
+        runtime.end_with("a", "wrong", &refusal);
+        assert_eq!(wrong.reply().await.unwrap(), refusal, "{kind:?}");
+        eventually("the other still waits", || crisp.metric("crisp_pull_waiters") == 1.0).await;
+        eventually("and runs", || runtime.running() == ["a"]).await;
+        runtime.end_with("a", "right", &pulled("1"));
+        assert_eq!(right.reply().await.unwrap(), pulled("1"), "{kind:?}");
         assert_eq!(runtime.pulls().len(), 2);
     }
 }

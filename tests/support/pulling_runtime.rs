@@ -94,6 +94,11 @@ impl PullingRuntime {
         });
     }
 
+    /// Pulls of this image with this password end so from now on.
+    pub(crate) fn end_with(&self, image: &str, password: &str, reply: &Reply) {
+        self.end(&format!("{image} {password}"), reply);
+    }
+
     /// These calls are carried out but not answered, until others are named.
     pub(crate) fn hang(&self, calls: &'static [&'static str]) {
         self.stage.hung.send_replace(calls);
@@ -200,8 +205,11 @@ impl Stage {
     }
 
     async fn pull(&self, mut incoming: Incoming, metadata: HeaderMap, body: Bytes) {
-        let request = view::PullImageRequest::decode(body.slice(5..)).unwrap();
+        let message = body.slice(5..);
+        let request = view::PullImageRequest::decode(message.clone()).unwrap();
         let image = request.image.unwrap_or_default().image;
+        let password = crisp::wire::last(&message, [2, 2]).unwrap().and_then(|value| value.as_str());
+        let with_password = format!("{image} {}", password.unwrap_or_default());
         {
             let mut log = self.log.lock().unwrap();
             log.pulls.push(Seen { image: image.clone(), metadata, body });
@@ -210,7 +218,7 @@ impl Stage {
         let mut ends = self.ends.subscribe();
         let reply = tokio::select! {
             _ = incoming.reset() => None,
-            reply = ended(&mut ends, &image) => Some(reply),
+            reply = ended(&mut ends, [&image, &with_password]) => Some(reply),
         };
         {
             let mut log = self.log.lock().unwrap();
@@ -226,9 +234,10 @@ impl Stage {
     }
 }
 
-/// Waits until pulls of an image may end.
-async fn ended(ends: &mut watch::Receiver<HashMap<String, Reply>>, image: &str) -> Reply {
-    ends.wait_for(|ends| ends.contains_key(image)).await.unwrap()[image].clone()
+/// Waits until one of these may end.
+async fn ended(ends: &mut watch::Receiver<HashMap<String, Reply>>, keys: [&String; 2]) -> Reply {
+    let ends = ends.wait_for(|ends| keys.iter().any(|key| ends.contains_key(*key))).await.unwrap();
+    keys.iter().find_map(|key| ends.get(*key)).unwrap().clone()
 }
 
 // === impl Pull ===
