@@ -6,6 +6,8 @@
 //! containerd lease where there is one ([`lease`]), so that a flight that gave way resumes where it stopped and its
 //! progress can be told ([`progress`]).
 //!
+//! crisp's own pulls ([`own`]) take part as callers do, and hear more: their stage, their progress, and the lease.
+//!
 //! Nothing is remembered of a flight that has ended: neither its reply nor its error reaches anybody who came later.
 
 mod attempt;
@@ -14,10 +16,12 @@ pub mod coordinator;
 mod flight;
 pub mod key;
 pub mod lease;
+pub mod own;
 pub mod progress;
 pub mod request;
 pub mod schedule;
 
 pub use class::Class;
 pub use coordinator::Coordinator;
+pub use own::{Landed, LeaseGuard, OwnPull, OwnRequest, OwnStage};
 pub use request::Request;

@@ -10,11 +10,11 @@ use tonic::Code;
 use crate::containerd::LEASE_HEADER;
 use crate::cri::Raw;
 use crate::error::{Error, Kind, Origin};
-use crate::metrics::pulls::Outcome;
 use crate::pull::coordinator::Inner;
 use crate::pull::flight::{Order, Stage};
 use crate::pull::key::Line;
 use crate::pull::lease::Held;
+use crate::pull::own::LeaseGuard;
 
 /// How long a pull waits for its lease, and how long for the count of what it resumes. Without either it is as good a
 /// pull, so a containerd whose database is slow must not hold it up for longer.
@@ -71,7 +71,7 @@ pub(super) async fn fly(inner: Arc<Inner>, id: u64, mut orders: watch::Receiver<
         {
             let mut state = inner.state();
             let Some(flight) = state.flights.get_mut(&id) else { return };
-            flight.stage = Stage::Queued(Instant::now());
+            flight.enter(Stage::Queued(Instant::now()));
             flight.track.restart();
             flight.orders.send_replace(Order::Wait);
         }
@@ -79,17 +79,13 @@ pub(super) async fn fly(inner: Arc<Inner>, id: u64, mut orders: watch::Receiver<
     }
 }
 
-/// What becomes of a flight's lease: after success it has done its duty, else it is kept for the next attempt.
-pub(super) async fn put_away(inner: Arc<Inner>, held: Held, outcome: Outcome, since: SystemTime) {
-    if outcome != Outcome::Succeeded {
-        return inner.leases().tidy(&held).await;
-    }
-    match inner.leases().containerd().fetched(&held.id, since).await {
+/// Counts what a pull that succeeded has brought. Its lease tells, and has then done its duty here.
+pub(super) async fn account(inner: Arc<Inner>, lease: LeaseGuard, since: SystemTime) {
+    match inner.leases().containerd().fetched(lease.id(), since).await {
         Ok(Some(brought)) => inner.metrics().pulls.brought(brought.size, brought.fetched),
         Ok(None) => {}
         Err(error) => tracing::debug!(%error, "cannot tell what a pull has fetched"),
     }
-    inner.leases().release(&held).await;
 }
 
 /// Asks containerd for a lease.

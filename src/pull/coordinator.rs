@@ -23,10 +23,11 @@ use crate::cri::Raw;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::pulls::Outcome;
-use crate::pull::attempt::{self, fly, put_away};
-use crate::pull::flight::{Flight, Order, Stage};
+use crate::pull::attempt::{self, account, fly};
+use crate::pull::flight::{Flight, Order, Stage, Waiter};
 use crate::pull::key::{Key, KeyMaker};
 use crate::pull::lease::Leases;
+use crate::pull::own::LeaseGuard;
 use crate::pull::schedule::{self, Action, Limits, Phase, schedule};
 use crate::pull::{Class, Request};
 
@@ -34,7 +35,7 @@ use crate::pull::{Class, Request};
 const TICK: Duration = Duration::from_millis(100);
 
 /// More flights than this are not kept; a pull beyond goes to the runtime by itself.
-const MAX_FLIGHTS: usize = 1000;
+pub(super) const MAX_FLIGHTS: usize = 1000;
 
 /// Makes the call PullImage at the runtime.
 pub type PullCall = Box<dyn Fn(HeaderMap, Bytes) -> BoxFuture<'static, Result<Raw, Error>> + Send + Sync>;
@@ -67,11 +68,13 @@ pub(super) struct State {
 
 /// A place among those who wait for a flight. Dropping it is leaving.
 #[derive(Debug)]
-struct Ticket {
-    inner: Arc<Inner>,
-    id: u64,
+pub(super) struct Place {
+    pub(super) inner: Arc<Inner>,
+    pub(super) id: u64,
     class: Class,
-    reply: watch::Receiver<Option<Raw>>,
+    waiter: Waiter,
+    /// Whether leaving is for good.
+    pub(super) for_good: bool,
 }
 
 // === impl Coordinator ===
@@ -98,34 +101,55 @@ impl Coordinator {
         self.inner.settings.bare_is_background
     }
 
+    /// Whether the runtime has leases. `None` while it does not say.
+    pub async fn lease_support(&self) -> Option<bool> {
+        let leases = &self.inner.leases;
+        if leases.known_support().is_none() {
+            // On the background's runtime, because the connections that this may open live where they are opened.
+            let inner = self.inner.clone();
+            let asked = self.inner.handle.spawn(async move { inner.leases.supported().await });
+            if tokio::time::timeout(attempt::PATIENCE, asked).await.is_err() {
+                tracing::debug!("the runtime does not say in time whether it has leases");
+            }
+        }
+        leases.known_support()
+    }
+
+    /// Whether the runtime is known to have leases.
+    pub async fn supports_leases(&self) -> bool {
+        self.lease_support().await == Some(true)
+    }
+
     /// Pulls, together with all who ask for the same. Dropping the future is leaving; the others go on.
     pub async fn pull(&self, request: Request) -> Raw {
-        let inner = self.inner.clone();
-        // On the background's runtime, because the connections that this may open live where they are opened.
-        let supported = match inner.leases.known_support() {
-            Some(supported) => supported,
-            None => {
-                let inner = inner.clone();
-                let supported = self.inner.handle.spawn(async move { inner.leases.supported().await });
-                matches!(tokio::time::timeout(attempt::PATIENCE, supported).await, Ok(Ok(true)))
-            }
-        };
-        let limits = Limits {
-            max_background: inner.settings.max_background,
-            resumes: supported,
-            // Whatever has no leases may be CRI-O, which downloads again for other credentials.
-            one_per_line: !supported,
-        };
-        let key = inner.keys.key(&request, !supported);
-        match Inner::join(&inner, key, request, limits) {
-            Ok(ticket) => ticket.wait().await,
+        match self.join(request, Waiter::Caller, |flight| flight.reply.subscribe()).await {
+            Ok((place, reply)) => place.wait(reply).await,
             Err(request) => {
+                let inner = self.inner.clone();
                 let alone = async move { (inner.call)(request.metadata, request.message).await };
                 // Nobody else waits for this one, so it goes with its caller.
                 let reply = AbortOnDropHandle::new(self.inner.handle.spawn(alone));
                 reply.await.unwrap_or_else(|_| Err(ended())).unwrap_or_else(|error| Raw::error(&error))
             }
         }
+    }
+
+    /// Joins the flight for this request, or starts one. The request comes back if there are too many.
+    pub(super) async fn join<T>(
+        &self,
+        request: Request,
+        waiter: Waiter,
+        subscribe: impl FnOnce(&mut Flight) -> T,
+    ) -> Result<(Place, T), Box<Request>> {
+        let supported = self.supports_leases().await;
+        let limits = Limits {
+            max_background: self.inner.settings.max_background,
+            resumes: supported,
+            // Whatever has no leases may be CRI-O, which downloads again for other credentials.
+            one_per_line: !supported,
+        };
+        let key = self.inner.keys.key(&request, !supported);
+        Inner::join(&self.inner, key, request, limits, waiter, subscribe)
     }
 }
 
@@ -145,7 +169,7 @@ async fn look_after_leases(inner: Weak<Inner>) {
     }
 }
 
-fn ended() -> Error {
+pub(super) fn ended() -> Error {
     Error::new(Kind::Unavailable, Origin::Crisp, "crisp is shutting down; try again")
 }
 
@@ -153,10 +177,17 @@ fn ended() -> Error {
 
 impl Inner {
     /// Joins the flight of this key, or starts one. The request comes back if there are too many.
-    fn join(inner: &Arc<Self>, key: Key, request: Request, limits: Limits) -> Result<Ticket, Box<Request>> {
+    fn join<T>(
+        inner: &Arc<Self>,
+        key: Key,
+        request: Request,
+        limits: Limits,
+        waiter: Waiter,
+        subscribe: impl FnOnce(&mut Flight) -> T,
+    ) -> Result<(Place, T), Box<Request>> {
         let now = Instant::now();
         let class = request.class;
-        let (id, reply) = {
+        let (id, subscribed) = {
             let mut guard = inner.state();
             let state = &mut *guard;
             state.limits = Some(limits);
@@ -176,12 +207,12 @@ impl Inner {
                     flight
                 }
             };
-            flight.join(class, now);
-            (id, flight.reply.subscribe())
+            flight.join(class, waiter, now);
+            (id, subscribe(flight))
         };
         inner.metrics.pulls.waiters.inc();
         Self::reconsider(inner);
-        Ok(Ticket { inner: inner.clone(), id, class, reply })
+        Ok((Place { inner: inner.clone(), id, class, waiter, for_good: false }, subscribed))
     }
 
     /// Asks the rules, and passes on what they say.
@@ -195,7 +226,7 @@ impl Inner {
             match action {
                 Action::Start(id) => {
                     if let Some(flight) = state.flights.get_mut(&id) {
-                        flight.stage = Stage::Running(now);
+                        flight.enter(Stage::Running(now));
                         flight.orders.send_replace(Order::Run);
                     }
                 }
@@ -233,7 +264,7 @@ impl Inner {
             let Some(flight) = state.flights.get_mut(&id) else { return };
             // What was seen earlier does not count: it may unpack by now, or have lost what it would resume.
             if still && seen && flight.track.phase() != Phase::Unknown {
-                flight.stage = Stage::Stopping;
+                flight.enter(Stage::Stopping);
                 flight.preempted += 1;
                 flight.orders.send_replace(Order::Stop);
                 inner.metrics.pulls.preemptions.inc();
@@ -255,7 +286,7 @@ impl Inner {
 
     /// A flight has come to its end: nobody can join it any more, and all who wait get the reply.
     pub(super) fn land(inner: &Arc<Self>, id: u64, reply: Option<Raw>) {
-        let Some(flight) = inner.state().take(id) else { return };
+        let Some(mut flight) = inner.state().take(id) else { return };
         let since = SystemTime::now().checked_sub(flight.asked.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let outcome = match &reply {
             None => Outcome::Abandoned,
@@ -263,14 +294,22 @@ impl Inner {
             Some(_) => Outcome::Failed,
         };
         inner.metrics.pulls.ended(flight.class.name(), outcome, flight.asked.elapsed());
-        if let Some(held) = flight.lease {
-            // Before anybody hears of the end, so that a retry finds it.
-            if outcome != Outcome::Succeeded {
-                inner.leases.keep(&flight.key.line, held.clone());
+        let mut lease = None;
+        match flight.lease.take() {
+            // It has done its duty, unless one of crisp's own pulls still has use for it.
+            Some(held) if outcome == Outcome::Succeeded => {
+                let guard = lease.insert(LeaseGuard::new(inner, held));
+                inner.handle.spawn(account(inner.clone(), guard.clone(), since));
             }
-            inner.handle.spawn(put_away(inner.clone(), held, outcome, since));
+            Some(held) => {
+                // Before anybody hears of the end, so that a retry finds it.
+                inner.leases.keep(&flight.key.line, held.clone());
+                let inner = inner.clone();
+                inner.handle.clone().spawn(async move { inner.leases.tidy(&held).await });
+            }
+            None => {}
         }
-        flight.reply.send_replace(reply);
+        flight.end(reply, lease.as_ref());
         Self::reconsider(inner);
     }
 
@@ -368,22 +407,23 @@ impl State {
     }
 }
 
-// === impl Ticket ===
+// === impl Place ===
 
-impl Ticket {
-    async fn wait(mut self) -> Raw {
-        let reply = self.reply.wait_for(Option::is_some).await.map(|reply| reply.clone());
+impl Place {
+    async fn wait(self, mut reply: watch::Receiver<Option<Raw>>) -> Raw {
+        let reply = reply.wait_for(Option::is_some).await.map(|reply| reply.clone());
         reply.ok().flatten().unwrap_or_else(|| Raw::error(&ended()))
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Place {
     fn drop(&mut self) {
         self.inner.metrics.pulls.waiters.dec();
         let left = {
             let mut state = self.inner.state();
             // A flight that has landed is not there any more.
-            state.flights.get_mut(&self.id).map(|flight| flight.leave(self.class, Instant::now()))
+            let flight = state.flights.get_mut(&self.id);
+            flight.map(|flight| flight.leave(self.class, self.waiter, self.for_good, Instant::now()))
         };
         if left.is_some() {
             Inner::reconsider(&self.inner);

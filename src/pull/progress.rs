@@ -1,12 +1,14 @@
 //! How far each flight is, for those who look. Nothing is asked of the runtime while nobody does.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt as _};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::containerd::{Containerd, Error, Progress, Tracker};
-use crate::pull::coordinator::Coordinator;
+use crate::pull::coordinator::{Coordinator, Inner};
 use crate::pull::flight::{Flight, Stage};
 use crate::pull::{Class, schedule};
 
@@ -89,6 +91,8 @@ pub(super) struct Track {
     /// When, and how many bytes were there. The oldest first, within [`RATE_WINDOW`].
     samples: Vec<(Instant, u64)>,
     looked: Option<Instant>,
+    /// Tells of each look that has ended.
+    looks: watch::Sender<()>,
 }
 
 /// What was seen last.
@@ -154,6 +158,31 @@ impl Coordinator {
     }
 }
 
+// === impl Inner ===
+
+impl Inner {
+    /// How far a flight is right now. While somebody looks already, what they see is as good.
+    pub(super) async fn look_now(inner: &Arc<Self>, id: u64) -> Option<Progress> {
+        let asked = Instant::now();
+        let (tracker, mut looks) = {
+            let mut state = inner.state();
+            let flight = state.flights.get_mut(&id).filter(|flight| flight.lease.is_some())?;
+            (flight.start_look(inner.leases().containerd()), flight.track.looks.subscribe())
+        };
+        match tracker {
+            Some(tracker) => {
+                // In a task of its own: who looks may go away, and the tracker has to come back.
+                let looking = inner.clone();
+                inner.handle().spawn(async move { looking.look(id, tracker).await }).await.ok()?;
+            }
+            None => looks.changed().await.ok()?,
+        }
+        let state = inner.state();
+        let seen = state.flights.get(&id)?.track.last.as_ref();
+        seen.filter(|seen| seen.at >= asked).map(|seen| seen.progress.clone())
+    }
+}
+
 // === impl Flight ===
 
 impl Flight {
@@ -187,7 +216,7 @@ impl Flight {
             image: self.request.reference.clone(),
             class: self.class,
             phase,
-            pod: self.request.pod.as_ref().map(|(namespace, name)| format!("{namespace}/{name}")),
+            pod: self.request.pod_name(),
             waiters: self.waiting(),
             preemptions: self.preempted,
             seconds: now.duration_since(self.asked).as_secs_f64(),
@@ -212,6 +241,7 @@ impl Track {
             Ok(progress) => self.note(progress, now),
             Err(error) => tracing::debug!(%error, "cannot see how far a pull is"),
         }
+        self.looks.send_replace(());
     }
 
     /// Forgets what belonged to an attempt that is over. What it has fetched stays.

@@ -14,7 +14,7 @@ use crate::pull::Class;
 const NOT_SHARED: [&str; 3] = ["grpc-timeout", "containerd-lease", "containerd-namespace"];
 
 /// The sandbox annotation from which containerd picks the snapshotter when the request's own field is empty.
-const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
+pub(super) const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
 
 /// One pull. Its message and metadata hold credentials, so neither is ever shown.
 #[derive(Clone)]
@@ -64,5 +64,11 @@ impl Request {
             .map_or_else(|_| image.clone(), |name| name.with_default_tag().to_string());
         let message = call.message.clone();
         Ok(Some(Self { reference, class, pod, handler_annotation, metadata, message }))
+    }
+
+    /// The pod as people name it. crisp's own pulls are for a namespace, but for no pod of it.
+    pub(super) fn pod_name(&self) -> Option<String> {
+        let (namespace, name) = self.pod.as_ref().filter(|(_, name)| !name.is_empty())?;
+        Some(format!("{namespace}/{name}"))
     }
 }
