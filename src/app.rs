@@ -20,8 +20,9 @@ use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::containerd::Containerd;
 use crate::cri::Method;
-use crate::intercept::Features;
+use crate::intercept::{Features, RuntimeCall};
 use crate::metrics::Metrics;
+use crate::prepull::Sight;
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
 use crate::proxy::upstream::{Client, Endpoint, Endpoints};
@@ -76,11 +77,13 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
+    let sight = Sight::default();
+    let call = runtime_call(&endpoints, &metrics);
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
             endpoints: endpoints.clone(),
-            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls)),
+            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls, &sight, call)),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         },
@@ -197,6 +200,15 @@ pub fn coordinator(
     let containerd = Containerd::new(endpoints.image.path());
     Coordinator::new(settings, call, containerd, background, metrics.clone())
         .context("no randomness for keys")
+}
+
+/// Calls that crisp makes for features, on connections of their own.
+pub fn runtime_call(endpoints: &Endpoints, metrics: &Arc<Metrics>) -> RuntimeCall {
+    let client = Arc::new(Client::new(endpoints, metrics));
+    Box::new(move |method, metadata, message| {
+        let client = client.clone();
+        async move { client.call(method, metadata, &message).await }.boxed()
+    })
 }
 
 /// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.
