@@ -82,10 +82,8 @@ fn open_file(builder: &Builder, path: &Path, again: bool) -> Result<Database, Da
 
 /// Makes a directory and those above it, and makes sure that they outlive a loss of power.
 fn make_directory(directory: &Path) -> io::Result<()> {
-    let missing: Vec<&Path> = directory
-        .ancestors()
-        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
-        .collect();
+    let missing: Vec<&Path> =
+        directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     for path in missing {
         match path.parent() {

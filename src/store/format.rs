@@ -96,7 +96,8 @@ pub(super) fn get(database: &Database, key: &str) -> Result<Option<Vec<u8>>, red
 fn read(database: &Database, path: &Path) -> Result<(u32, String), OpenError> {
     let get = |key| get(database, key).map_err(|error| OpenError::of(path, error));
     let format = get(FORMAT)?.and_then(|bytes| Some(u32::from_le_bytes(bytes.try_into().ok()?)));
-    let format = format.ok_or_else(|| OpenError::damaged(path, "it does not say which store format it has"))?;
+    let format =
+        format.ok_or_else(|| OpenError::damaged(path, "it does not say which store format it has"))?;
     let made_by = get(MADE_BY)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     Ok((format, made_by.unwrap_or_else(|| "of an unknown version".into())))
 }

@@ -64,7 +64,10 @@ async fn live(disk: &Disk, random: &mut Random, known: Vec<Content>) -> Vec<Cont
         }
         let results = join_all(commits).await;
         let done = results.iter().take_while(|result| result.is_ok()).count();
-        assert!(results[done..].iter().all(Result::is_err), "a later batch is there and an earlier one is not");
+        assert!(
+            results[done..].iter().all(Result::is_err),
+            "a later batch is there and an earlier one is not"
+        );
         let unsure = results.len() - done;
         possible.drain(..possible.len() - 1 - unsure);
         if unsure > 0 {
