@@ -6,7 +6,7 @@ pub mod status;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
-use crate::config::{Config, FIELDS};
+use crate::config::{Config, fields};
 
 /// Exit codes of every command.
 pub mod exit {
@@ -41,14 +41,14 @@ pub fn command() -> Command {
                 .about("Serve the CRI on a socket, in front of the real runtime")
                 .after_help(EXIT_CODES)
                 .arg(config_file())
-                .args(FIELDS.iter().map(field)),
+                .args(fields().map(field)),
         )
         .subcommand(
             Command::new("status")
                 .about("Show a summary of a running crisp")
                 .after_help(EXIT_CODES)
                 .arg(config_file())
-                .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
+                .args(fields().filter(|f| f.key == "adminListen").map(field))
                 .arg(output("summary")),
         )
         .subcommand(
@@ -56,7 +56,7 @@ pub fn command() -> Command {
                 .about("Show the pulls under way: who waits, how far they are")
                 .after_help(EXIT_CODES)
                 .arg(config_file())
-                .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
+                .args(fields().filter(|f| f.key == "adminListen").map(field))
                 .arg(output("list"))
                 .arg(
                     Arg::new("watch")
@@ -77,7 +77,7 @@ pub fn command() -> Command {
                         .about("Show how a name or an ImageSpec is understood; needs no running crisp")
                         .after_help(EXIT_CODES)
                         .arg(config_file())
-                        .args(FIELDS.iter().filter(|f| f.key == "image.aciPrefixes").map(field))
+                        .args(fields().filter(|f| f.key == "image.aciPrefixes").map(field))
                         .arg(output("answer"))
                         .arg(
                             Arg::new("image")
@@ -97,7 +97,7 @@ pub fn config(matches: &ArgMatches) -> Result<Config, String> {
             Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?))
         }
     };
-    let flags = FIELDS.iter().filter_map(|field| {
+    let flags = fields().filter_map(|field| {
         let value = matches.try_get_one::<String>(field.key).ok().flatten()?;
         Some((field.key, value.as_str()))
     });
