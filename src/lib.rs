@@ -18,8 +18,9 @@
 //!
 //! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
-//! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`containerd`] speaks
-//! containerd's own API; [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
+//! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`prepull`] brings images
+//! before their pods; [`containerd`] speaks containerd's own API; [`runtime`] is the runtime built in; [`admin`] is what
+//! people see of a running crisp.
 //!
 //! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `error`, `config` and
 //! `metrics` are leaves.
@@ -33,6 +34,7 @@ pub mod error;
 pub mod image;
 pub mod intercept;
 pub mod metrics;
+pub mod prepull;
 pub mod proxy;
 pub mod pull;
 pub mod runtime;
