@@ -1,7 +1,9 @@
 //! Pre-pull: images that come to the node before the pods that need them.
 //!
-//! [`secret`] is who may pull: credentials, which of them apply to an image, and how the store keeps them.
+//! The parts that decide are pure and know nothing of each other: [`secret`] is who may pull (credentials, which of
+//! them apply to an image, and how the store keeps them), [`overrider`] is where an image comes from on this node.
 
+pub mod overrider;
 pub mod secret;
 
 /// How many characters of somebody else's text an error shows.
