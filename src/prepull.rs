@@ -1,8 +1,10 @@
 //! Pre-pull: images that come to the node before the pods that need them.
 //!
 //! The parts that decide are pure and know nothing of each other: [`secret`] is who may pull (credentials, which of
-//! them apply to an image, and how the store keeps them), [`overrider`] is where an image comes from on this node.
+//! them apply to an image, and how the store keeps them), [`overrider`] is where an image comes from on this node,
+//! [`check`] is whether a pull may start now and who gives way when space runs short.
 
+pub mod check;
 pub mod overrider;
 pub mod secret;
 
