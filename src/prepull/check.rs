@@ -1,5 +1,5 @@
-//! May a pull start? What is measured is read in [`measure`]; what it means is decided here and in [`give_way`], as pure
-//! functions of the figures.
+//! May a pull start? What is measured is read in [`measure`]; what it means is decided here and in [`mod@give_way`], as
+//! pure functions of the figures.
 //!
 //! A check that cannot be made is [`Verdict::Unknown`]: the pull goes on, and who asks says so once.
 

@@ -11,7 +11,7 @@ use crate::image::reference::DOCKER_HUB;
 use crate::prepull::shown;
 
 /// Where an image is pulled from on a node with these labels: the image itself if no rule is for this node. `image` is
-/// the name as it is written; `path` is that of [`validate`]. No tag is added where there is none.
+/// the name as it is written; `path` is that of [`super::validate`]. No tag is added where there is none.
 pub fn apply(
     image: &str,
     overriders: &[ImagePrePullOverrider],
