@@ -262,3 +262,6 @@ fn text<'a>(message: &'a [u8], path: &[u32]) -> Result<Option<&'a str>, Error> {
 fn unreadable(error: crate::wire::Error) -> Error {
     Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
 }
+
+#[cfg(test)]
+mod tests;

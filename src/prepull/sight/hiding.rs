@@ -14,11 +14,11 @@ pub(super) struct Hiding {
     /// Numbers what happens, so that a guard knows what came after it.
     now: u64,
     /// Names and bare IDs that others brought, and when. Empty when nothing is watched.
-    brought: HashMap<String, u64>,
+    pub(super) brought: HashMap<String, u64>,
     /// Repositories from which others pull now, and how many do.
-    pulls: HashMap<String, usize>,
+    pub(super) pulls: HashMap<String, usize>,
     /// Repositories in which something is being removed now, and by how many.
-    claims: HashMap<String, usize>,
+    pub(super) claims: HashMap<String, usize>,
 }
 
 /// A guard, by the moment when it was taken.
