@@ -20,6 +20,7 @@ mod image_spec;
 mod leaks;
 mod module_edges;
 mod operating;
+mod own_pulls;
 mod plans;
 mod pull_priority;
 mod pulls;
