@@ -35,7 +35,7 @@ pub mod view;
 pub use cri::CriCall;
 pub use handle::{Parts, Prepull, Refusal};
 pub use item::{Id, Item};
-pub use sight::Sight;
+pub use sight::{Pin, Sight};
 pub use spec::Spec;
 
 /// How many characters of somebody else's text an error shows.

@@ -22,6 +22,7 @@ mod leaks;
 mod mapped_images;
 mod module_edges;
 mod operating;
+mod own_pulls;
 mod pinned_images;
 mod plans;
 mod pull_priority;
