@@ -213,17 +213,6 @@ pub(super) fn owner(tools: &Tools, id: Id) -> String {
     format!("{}/{id}", tools.instance)
 }
 
-/// The name under which containerd keeps what was pulled by a reference: with a digest, the tag is left out.
-fn record_name(source: &str) -> String {
-    match Reference::parse(source) {
-        Ok(reference) => match reference.digest() {
-            Some(digest) => format!("{}@{digest}", reference.name()),
-            None => reference.with_default_tag().to_string(),
-        },
-        Err(_) => source.to_owned(),
-    }
-}
-
 fn containerd_failed(error: Error) -> Outcome {
     failed(Reason::Error, format!("containerd: {error}"), false)
 }

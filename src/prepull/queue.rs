@@ -200,6 +200,7 @@ impl Queue {
             if item.status.state == State::Pulling {
                 item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", now);
             }
+            rules::clock_went_back(&mut item, Duration::ZERO, now);
             queue.next_id = queue.next_id.max(item.id.saturating_add(1));
             queue.keys.insert((item.spec.owner.clone(), item.image.clone()), item.id);
             let id = item.id;
@@ -546,11 +547,15 @@ impl Queue {
 
     /// Nothing that crisp itself has put off may wait for a clock that was wrong when it did.
     fn clock_went_back(&mut self, now: Time) {
+        let by = self.now.since(now);
         for run in self.runs.values_mut() {
-            run.flying = run.flying.map(|since| since.min(now));
+            if let Some(since) = &mut run.flying {
+                run.used += self.now.since(*since);
+                *since = now;
+            }
         }
         for item in self.items.values_mut() {
-            rules::clock_went_back(item, now);
+            rules::clock_went_back(item, by, now);
         }
         for id in self.items.keys().copied().collect::<Vec<_>>() {
             self.reindex(id);
