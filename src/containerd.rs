@@ -25,7 +25,6 @@ mod images;
 mod lease;
 mod manifest;
 mod progress;
-mod stub;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -44,7 +43,6 @@ pub use error::Error;
 pub use images::{ImageRecord, Target, cri_name};
 pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease, PARKED_LABEL};
 pub use progress::{LayerProgress, Phase, Progress, Tracker};
-pub use stub::ImageRecord;
 
 /// A client of containerd's API. It connects with the first call, anew after the connection was lost, and clones share
 /// one connection, which lives on the runtime that made the first call.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::containerd::{Error, ImageRecord};
+use crate::containerd::{Error, ImageRecord, cri_name};
 use crate::image::Reference;
 use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
@@ -111,7 +111,7 @@ impl Parking {
             let (image_id, note) = (image_id.clone(), note.to_owned());
             Ok(Outcome::Done(Done { present: false, image_id, bytes: 0, parked: false, public: false, note }))
         };
-        if self.before.contains(&record_name(&item.source)) {
+        if Reference::parse(&item.source).is_ok_and(|source| self.before.contains(&cri_name(&source))) {
             return seen("it was there before, so it is not hidden");
         }
         if landed.others {
@@ -146,7 +146,7 @@ impl Parking {
         let image = item.image.chars().take(1000).collect();
         let labels = BTreeMap::from([("crisp.dev/image".to_owned(), image)]);
         let owner = owner(tools, item.id);
-        tools.containerd.park_lease(lease, &name, &owner, &labels).await.map_err(containerd_failed)?;
+        tools.containerd.copy_lease(lease, &name, &owner, &labels).await.map_err(containerd_failed)?;
         tools.containerd.lease_size(&name).await.map_err(containerd_failed)
     }
 
@@ -175,7 +175,7 @@ impl Parking {
     fn brought<'a>(&self, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
         let Ok(reference) = Reference::parse(source) else { return Vec::new() };
         let repository = format!("{}@", reference.name());
-        let source = record_name(source);
+        let source = cri_name(&reference);
         let is_name = |record: &ImageRecord| record.name == source || record.name.starts_with(&repository);
         let Some(target) = all.iter().find(|record| record.name == source).map(|record| &record.target)
         else {

@@ -212,11 +212,11 @@ impl Queue {
 
     /// Takes an event in.
     pub fn step(&mut self, event: Event, now: Time) -> Step {
-        if now < self.now {
-            self.clock_went_back(now);
+        let mut step = Step::default();
+        if now.after(rules::CLOCK_STEP) < self.now {
+            self.clock_went_back(now, &mut step);
         }
         self.now = now;
-        let mut step = Step::default();
         match event {
             Event::Add(wanted) => step.answer = self.add(wanted, &mut step),
             Event::Remove(id) if self.items.contains_key(&id) => self.remove(id, &mut step),
@@ -447,7 +447,10 @@ impl Queue {
         let Some(item) = self.items.get_mut(&id) else { return };
         if item.status.kept.as_ref().is_some_and(|kept| kept.how == How::Parked) {
             item.status.kept = None;
-            rules::restart(item, "what was parked is gone; it is pulled again", self.now);
+            // One that begins again has begun already.
+            if item.is_finished() {
+                rules::restart(item, "what was parked is gone; it is pulled again", self.now);
+            }
             step.changed.insert(id);
             self.reindex(id);
         }
@@ -546,7 +549,7 @@ impl Queue {
     }
 
     /// Nothing that crisp itself has put off may wait for a clock that was wrong when it did.
-    fn clock_went_back(&mut self, now: Time) {
+    fn clock_went_back(&mut self, now: Time, step: &mut Step) {
         let by = self.now.since(now);
         for run in self.runs.values_mut() {
             if let Some(since) = &mut run.flying {
@@ -559,6 +562,7 @@ impl Queue {
         }
         for id in self.items.keys().copied().collect::<Vec<_>>() {
             self.reindex(id);
+            step.changed.insert(id);
         }
     }
 

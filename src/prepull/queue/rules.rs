@@ -17,6 +17,9 @@ pub(super) const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 /// How often it is tried again when the node has not enough to spare, or the runtime is away.
 const PUT_OFF: Duration = Duration::from_secs(15);
 
+/// Clocks are set back a little all the time; by more than this, and something was wrong with them.
+pub(super) const CLOCK_STEP: Duration = Duration::from_secs(60);
+
 /// A wait may be that much longer than planned, so that not all try again at once.
 const JITTER_PERCENT: u32 = 25;
 
