@@ -184,7 +184,7 @@ impl Parking {
         let of_image = || all.iter().filter(|record| record.target.digest == target.digest);
         let new = |record: &&ImageRecord| !self.before.contains(&record.name);
         let is_id = |record: &ImageRecord| record.name.starts_with("sha256:");
-        let shared = of_image().any(|record| !is_id(record) && !(is_name(record) && new(&record)));
+        let shared = of_image().any(|record| !(is_id(record) || is_name(record) && new(&record)));
         let ids = of_image().filter(new).filter(|record| is_id(record) && !shared);
         let digests = of_image().filter(new).filter(|record| is_name(record) && record.name != source);
         let name = of_image().filter(new).filter(|record| record.name == source);
