@@ -101,12 +101,12 @@ impl Containerd {
     }
 
     /// Makes an image known under one more name, as if CRI had pulled it by that name too. `from` is any name that the
-    /// image has, `to` an image name; neither needs to be normalised.
+    /// image has, or its ID, `to` an image name; neither needs to be normalised.
     ///
     /// The image must not go away meanwhile. CRI's RemoveImage by either name removes both.
     pub async fn alias(&self, from: &str, to: &str) -> Result<(), Error> {
         let to = parse(to)?;
-        let from = Reference::parse(from).map_or_else(|_| from.to_owned(), |name| cri_name(&name));
+        let from = if is_id(from) { from.to_owned() } else { cri_name(&parse(from)?) };
         let Some(record) = self.image(&from).await? else {
             return Err(Error::NotFound { call: "Images.Get", what: format!("image {from:?}") });
         };
@@ -193,7 +193,16 @@ fn names(reference: &Reference, target: &Target) -> Vec<String> {
     names
 }
 
+/// Whether CRI takes this for an image's ID. Docker's grammar would take it for a name with a tag.
+fn is_id(name: &str) -> bool {
+    let hex = name.strip_prefix("sha256:").unwrap_or_default();
+    hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 fn parse(name: &str) -> Result<Reference, Error> {
+    if is_id(name) {
+        return Err(Error::Invalid(format!("image name {name}: is an image's ID; give the image a name")));
+    }
     Reference::parse(name).map_err(|error| Error::Invalid(format!("image name: {error}")))
 }
 
@@ -260,6 +269,16 @@ mod tests {
             (format!("a:1@{DIGEST}"), vec![&by_digest]),
         ] {
             assert_eq!(names(&Reference::parse(&name).unwrap(), &target), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_no_name() {
+        assert!(is_id(DIGEST) && parse(DIGEST).is_err());
+        for name in
+            ["sha256", "sha256:1", &DIGEST.to_uppercase(), &format!("a@{DIGEST}"), &format!("{DIGEST}0")]
+        {
+            assert!(!is_id(name), "{name}");
         }
     }
 
