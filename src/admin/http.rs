@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::admin::health::Health;
 use crate::admin::limited::Limited;
+use crate::admin::prepull;
 use crate::admin::status::Reporter;
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
@@ -39,8 +40,13 @@ pub async fn serve_admin(
 ) -> std::io::Result<()> {
     let status = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.status().await) };
     let pulls = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.pulls.pulls().await) };
-    let router =
-        Router::new().route("/v1/status", get(status)).route("/v1/pulls", get(pulls)).with_state(reporter);
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/pulls", get(pulls))
+        .merge(prepull::routes())
+        .fallback(prepull::unknown)
+        .method_not_allowed_fallback(prepull::not_that_way)
+        .with_state(reporter);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
 }
 
