@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::http::HeaderMap;
 use anyhow::Context;
 use futures_util::FutureExt;
 use tokio::net::UnixListener;
@@ -20,8 +21,10 @@ use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::containerd::Containerd;
 use crate::cri::Method;
-use crate::intercept::Features;
+use crate::intercept::{Features, RuntimeCall};
 use crate::metrics::Metrics;
+use crate::prepull::spec::Reader;
+use crate::prepull::{CriCall, Parts, Prepull, Sight};
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
 use crate::proxy::upstream::{Client, Endpoint, Endpoints};
@@ -35,6 +38,9 @@ use crate::telemetry;
 
 /// How long ended calls have to reach their callers after the second stage of shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// How long the queue has to write down what it was told and to give its store up.
+const STORE_CLOSES: Duration = Duration::from_secs(5);
 
 /// No runtime was named and none was found.
 #[derive(Debug, thiserror::Error)]
@@ -76,21 +82,26 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
+    let sight = Sight::default();
+    let call = runtime_call(&endpoints, &metrics);
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
             endpoints: endpoints.clone(),
-            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls)),
+            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls, &sight, call)),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         },
         shutdown.clone(),
     )?;
 
+    let prepull = config.prepull.enabled.then(|| prepull(&config, &endpoints, &metrics, &pulls, &sight));
+
     let health = Arc::new(Health::new(&endpoints, metrics.clone(), proxy_thread.handle.clone()));
     let reporter = Arc::new(Reporter {
         health: health.clone(),
         pulls,
+        prepull: prepull.clone(),
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -100,7 +111,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(first_look(health.clone()));
     tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
     if let Some(port) = metrics_port {
-        tokio::spawn(report("metrics", http::serve_metrics(port, health, metrics, shutdown.clone())));
+        let server = http::serve_metrics(port, health, metrics, prepull.clone(), shutdown.clone());
+        tokio::spawn(report("metrics", server));
     }
 
     tracing::info!(
@@ -125,6 +137,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // names a socket that nobody accepts on.
     drop((socket_file, admin_file));
     shutdown.release();
+    if let Some(prepull) = &prepull
+        && tokio::time::timeout(STORE_CLOSES, prepull.close()).await.is_err()
+    {
+        tracing::warn!("the queue does not give its store up in time");
+    }
     // Stage two: what is still under way after the drain ends with UNAVAILABLE.
     tokio::select! {
         () = proxy_thread.done.cancelled() => {}
@@ -197,6 +214,44 @@ pub fn coordinator(
     let containerd = Containerd::new(endpoints.image.path());
     Coordinator::new(settings, call, containerd, background, metrics.clone())
         .context("no randomness for keys")
+}
+
+/// Calls that crisp makes for features, on connections of their own.
+pub fn runtime_call(endpoints: &Endpoints, metrics: &Arc<Metrics>) -> RuntimeCall {
+    let client = Arc::new(Client::new(endpoints, metrics));
+    Box::new(move |method, metadata, message| {
+        let client = client.clone();
+        async move { client.call(method, metadata, &message).await }.boxed()
+    })
+}
+
+/// The pre-pull queue, with a connection of its own to the runtime.
+pub fn prepull(
+    config: &Config,
+    endpoints: &Endpoints,
+    metrics: &Arc<Metrics>,
+    coordinator: &Coordinator,
+    sight: &Sight,
+) -> Prepull {
+    let client = Arc::new(Client::new(endpoints, metrics));
+    let call: CriCall = Arc::new(move |method, message| {
+        let client = client.clone();
+        async move { client.call(method, HeaderMap::new(), &message).await }.boxed()
+    });
+    Prepull::start(Parts {
+        settings: config.prepull.clone(),
+        slots: config.pull.max_background,
+        state_dir: config.state_dir.clone(),
+        reader: Reader {
+            aci: config.image_aci_names.clone(),
+            node_labels: config.prepull.node_labels.clone(),
+        },
+        coordinator: coordinator.clone(),
+        containerd: Containerd::new(endpoints.image.path()),
+        call,
+        sight: sight.clone(),
+        metrics: metrics.clone(),
+    })
 }
 
 /// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.

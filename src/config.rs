@@ -4,6 +4,7 @@
 //! at once, each with the path of its key. A flag is spelled like its key: `drain.max` is `--drain-max`,
 //! `runtimeEndpoint` is `--runtime-endpoint`.
 
+mod prepull;
 mod value;
 
 use std::fmt;
@@ -13,8 +14,11 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
-use self::value::{absolute, boolean, duration, log_filter, unix};
+use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
+
+pub use self::prepull::Prepull;
+pub use self::value::duration;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub struct Config {
     pub image_aci_names: AciNames,
     /// How pulls are coordinated.
     pub pull: Pulls,
+    /// What is pulled ahead of time, and kept.
+    pub prepull: Prepull,
 }
 
 /// Where the runtime is.
@@ -96,7 +102,11 @@ pub struct Mistakes(pub Vec<String>);
 pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
 
 /// Every field, in the order in which it is documented.
-pub const FIELDS: &[Field] = &[
+pub fn fields() -> impl Iterator<Item = &'static Field> {
+    FIELDS.iter().chain(prepull::FIELDS)
+}
+
+const FIELDS: &[Field] = &[
     Field {
         key: "listen",
         default: "unix:///run/crisp/crisp.sock",
@@ -237,7 +247,7 @@ impl Config {
     ) -> Result<Self, Mistakes> {
         let mut config = Self::blank();
         let mut mistakes = Vec::new();
-        for field in FIELDS.iter().filter(|field| !field.default.is_empty()) {
+        for field in fields().filter(|field| !field.default.is_empty()) {
             if let Err(error) = (field.set)(&mut config, field.default) {
                 mistakes.push(format!("{}: default {:?}: {error}", field.key, field.default));
             }
@@ -270,6 +280,7 @@ impl Config {
             drain_max: Duration::ZERO,
             image_aci_names: AciNames::default(),
             pull: Pulls::default(),
+            prepull: Prepull::default(),
         }
     }
 
@@ -307,8 +318,8 @@ impl Config {
     }
 
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
-        let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
-            let known: Vec<_> = FIELDS.iter().map(|field| field.key).collect();
+        let Some(field) = fields().find(|field| field.key == key) else {
+            let known: Vec<_> = fields().map(|field| field.key).collect();
             return Err(format!("unknown key; known are {}", known.join(", ")));
         };
         (field.set)(self, text)
@@ -326,6 +337,7 @@ impl Config {
         if self.listen == self.admin_listen {
             mistakes.push("adminListen: must differ from listen".into());
         }
+        self.prepull.check(mistakes);
     }
 }
 

@@ -22,6 +22,7 @@ mod error;
 mod lease;
 mod manifest;
 mod progress;
+mod stub;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -38,6 +39,7 @@ pub use accounting::Accounting;
 pub use error::Error;
 pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease};
 pub use progress::{LayerProgress, Phase, Progress, Tracker};
+pub use stub::ImageRecord;
 
 /// A client of containerd's API. It connects with the first call, anew after the connection was lost, and clones share
 /// one connection, which lives on the runtime that made the first call.

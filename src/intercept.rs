@@ -3,6 +3,7 @@
 
 mod container;
 mod image_spec;
+mod images;
 mod pull;
 mod sandbox;
 
@@ -10,13 +11,16 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use prost::Message;
 
 use crate::cri::plan::{OnReply, Step};
-use crate::cri::{Call, Forward, Plan, Policy, read};
+use crate::cri::{Call, Forward, Method, Plan, Policy, Raw, read};
 use crate::error::Error;
 use crate::image::AciNames;
 use crate::metrics::Metrics;
+use crate::prepull::Sight;
 use crate::pull::Coordinator;
 
 /// One thing that crisp does with a call.
@@ -30,6 +34,10 @@ pub trait Feature: fmt::Debug + Send + Sync {
     /// Reads the call and adds to the plan. `Some` ends planning: the call is answered by that plan.
     fn plan(&self, call: &Call, forward: &mut Forward) -> Result<Option<Plan>, Error>;
 }
+
+/// Makes a unary call at the runtime: method, metadata and message.
+pub type RuntimeCall =
+    Box<dyn Fn(Method, HeaderMap, Bytes) -> BoxFuture<'static, Result<Raw, Error>> + Send + Sync>;
 
 /// The features by the kind of call they look at, in the order in which they act.
 #[derive(Debug, Clone, Default)]
@@ -48,11 +56,20 @@ pub struct Features {
 
 impl Features {
     /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
-    pub fn new(metrics: &Arc<Metrics>, aci: &AciNames, coordinator: &Coordinator) -> Self {
+    pub fn new(
+        metrics: &Arc<Metrics>,
+        aci: &AciNames,
+        coordinator: &Coordinator,
+        sight: &Sight,
+        call: RuntimeCall,
+    ) -> Self {
+        let images: Arc<dyn Feature> = Arc::new(images::Images::new(sight.clone(), call, metrics.clone()));
         let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci.clone()));
         let mut features = Self::observing(metrics);
-        features.pull = vec![specs.clone(), Arc::new(pull::Pulls::new(coordinator.clone(), metrics.clone()))];
-        features.image_status = vec![specs.clone()];
+        let pulls = pull::Pulls::new(coordinator.clone(), sight.clone(), metrics.clone());
+        features.pull = vec![specs.clone(), Arc::new(pulls)];
+        features.image_status = vec![specs.clone(), images.clone()];
+        features.image = vec![images];
         features.container.insert(0, specs);
         features
     }

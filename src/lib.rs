@@ -18,11 +18,12 @@
 //!
 //! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
-//! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`containerd`] speaks
-//! containerd's own API; [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
+//! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`prepull`] brings images
+//! before pods need them; [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API;
+//! [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
 //!
-//! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `error`, `config` and
-//! `metrics` are leaves.
+//! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `store`, `error`, `config`
+//! and `metrics` are leaves.
 
 pub mod admin;
 pub mod app;
@@ -33,9 +34,11 @@ pub mod error;
 pub mod image;
 pub mod intercept;
 pub mod metrics;
+pub mod prepull;
 pub mod proxy;
 pub mod pull;
 pub mod runtime;
 pub mod shutdown;
+pub mod store;
 pub mod telemetry;
 pub mod wire;

@@ -1,5 +1,6 @@
 //! Every metric family of crisp. Handles per method are made once, so that a call costs no look-up by label.
 
+pub mod prepull;
 pub mod pulls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,8 @@ pub struct Metrics {
     pub upstream_connections: Gauge,
     /// What is counted of pulls.
     pub pulls: pulls::Pulls,
+    /// What is counted of pre-pulls.
+    pub prepull: prepull::Prepull,
 }
 
 /// What is counted for one method.
@@ -205,6 +208,7 @@ impl Metrics {
         );
 
         let pulls = pulls::Pulls::new(&mut registry);
+        let prepull = prepull::Prepull::new(&mut registry);
 
         Arc::new(Self {
             registry,
@@ -218,6 +222,7 @@ impl Metrics {
             downstream_connections,
             upstream_connections,
             pulls,
+            prepull,
         })
     }
 

@@ -13,7 +13,7 @@ mod table;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
 use self::form::output;
-use crate::config::{Config, FIELDS};
+use crate::config::{Config, fields};
 
 /// Exit codes of every command.
 pub mod exit {
@@ -56,7 +56,7 @@ pub fn command() -> Command {
                 .about("Serve the CRI on a socket, in front of the real runtime")
                 .after_help(EXIT_CODES)
                 .arg(config_file())
-                .args(FIELDS.iter().map(field)),
+                .args(fields().map(field)),
         )
         .subcommand(
             asking("status").about("Show a summary of a running crisp").arg(output("summary")),
@@ -87,7 +87,7 @@ pub fn command() -> Command {
                         .about("Show how a name or an ImageSpec is understood; needs no running crisp")
                         .after_help(EXIT_CODES)
                         .arg(config_file())
-                        .args(FIELDS.iter().filter(|f| f.key == "image.aciPrefixes").map(field))
+                        .args(fields().filter(|f| f.key == "image.aciPrefixes").map(field))
                         .arg(output("answer"))
                         .arg(
                             Arg::new("image")
@@ -105,7 +105,7 @@ fn asking(name: &'static str) -> Command {
     Command::new(name)
         .after_help(EXIT_CODES)
         .arg(config_file())
-        .args(FIELDS.iter().filter(|f| f.key == "adminListen").map(field))
+        .args(fields().filter(|f| f.key == "adminListen").map(field))
 }
 
 /// Reads the configuration that a command's flags and file give. The error is ready to be shown.
@@ -116,7 +116,7 @@ pub fn config(matches: &ArgMatches) -> Result<Config, String> {
             Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?))
         }
     };
-    let flags = FIELDS.iter().filter_map(|field| {
+    let flags = fields().filter_map(|field| {
         let value = matches.try_get_one::<String>(field.key).ok().flatten()?;
         Some((field.key, value.as_str()))
     });

@@ -21,6 +21,7 @@ use self::query::Query;
 use crate::admin::client::Refused;
 use crate::admin::status::Reporter;
 use crate::prepull::{Prepull, Refusal};
+use crate::prepull::dry::DryRun;
 use crate::prepull::item::{How, Id, Item, State as ItemState};
 use crate::prepull::queue::{Added, Queue};
 use crate::prepull::time::Time;
@@ -35,7 +36,7 @@ pub const MAX_ITEMS: usize = 10_000;
 const ABREAST: usize = 256;
 
 /// What became of the images that were asked for, in their order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// One for each.
     pub items: Vec<TakenItem>,
@@ -74,10 +75,10 @@ pub struct Paused {
 }
 
 /// What would be done for images.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tried<T> {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
     /// One for each, in their order.
-    pub items: Vec<T>,
+    pub items: Vec<DryRun>,
 }
 
 /// Everything that is kept on the node for owners.

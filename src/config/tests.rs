@@ -74,7 +74,7 @@ fn a_key_given_twice_is_a_mistake() {
 
 #[test]
 fn flags_are_spelled_like_keys() {
-    let flags: Vec<_> = FIELDS.iter().map(Field::flag).collect();
+    let flags: Vec<_> = fields().map(Field::flag).collect();
     for flag in
         ["listen", "runtime-endpoint", "image-endpoint", "state-dir", "admin-listen", "metrics-listen"]
     {
@@ -82,11 +82,49 @@ fn flags_are_spelled_like_keys() {
     }
 }
 
+#[test]
+fn sizes_percentages_and_labels_are_read() {
+    let set = |key: &str, text: &str| load("", &[(key, text)]).map(|config| config.prepull);
+    for (text, bytes) in
+        [("0B", 0), ("512KiB", 512 << 10), ("500MiB", 500 << 20), ("10GiB", 10 << 30), ("2TiB", 2 << 40)]
+    {
+        assert_eq!(set("prepull.maxPinnedBytes", text).unwrap().max_pinned_bytes, bytes, "{text}");
+    }
+    for text in ["", "10", "10GB", "GiB", "-1GiB", "1.5GiB", "99999999TiB", "10 GiB"] {
+        let Mistakes(mistakes) = set("prepull.maxPinnedBytes", text).unwrap_err();
+        assert!(mistakes[0].starts_with("--prepull-max-pinned-bytes: expected a whole number"), "{text}");
+    }
+    assert_eq!(set("prepull.maxCpu", "0%").unwrap().max_cpu, 0);
+    assert_eq!(set("prepull.maxCpu", "100%").unwrap().max_cpu, 100);
+    for text in ["", "80", "101%", "-1%", "%", "8.5%", "300%"] {
+        let Mistakes(mistakes) = set("prepull.maxCpu", text).unwrap_err();
+        assert!(mistakes[0].starts_with("--prepull-max-cpu: expected a whole percentage"), "{text}");
+    }
+    let labels =
+        set("prepull.nodeLabels", "region=north, node-role.kubernetes.io/edge=").unwrap().node_labels;
+    let labels: Vec<_> = labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(labels, [("node-role.kubernetes.io/edge", ""), ("region", "north")]);
+    assert!(set("prepull.nodeLabels", "").unwrap().node_labels.is_empty());
+    for text in ["region", "=north", "a=b,,c=d", "a b=c", "a=b,a=c"] {
+        let Mistakes(mistakes) = set("prepull.nodeLabels", text).unwrap_err();
+        assert!(mistakes[0].starts_with("--prepull-node-labels: "), "{text}: {mistakes:?}");
+    }
+}
+
+#[test]
+fn a_pre_pull_may_not_make_pins_give_way() {
+    let Mistakes(mistakes) = load("prepull: {diskFloorPercent: 19%}", &[]).unwrap_err();
+    assert!(
+        mistakes[0].starts_with("prepull.diskFloorPercent: must not be less than prepull.pinFloor (20%)")
+    );
+    assert!(load("prepull: {diskFloorPercent: 10%, pinFloor: 10%}", &[]).is_ok());
+}
+
 /// The README's table of settings is this table.
 #[test]
 fn the_readme_documents_every_field() {
     let readme = include_str!("../../README.md");
-    for Field { key, default, form, help, .. } in FIELDS {
+    for Field { key, default, form, help, .. } in fields() {
         let default = if default.is_empty() { "none".to_owned() } else { format!("`{default}`") };
         let flag = flag_of(key);
         let row = format!("| `{key}` | `{flag}` | {form} | {default} | {help} |");

@@ -1,25 +1,41 @@
 //! PullImage: handed to the coordinator, which answers it with what the one flight for that image brings.
 
-use futures_util::FutureExt;
+use std::sync::Arc;
 
-use crate::cri::{Call, Forward, Method, Plan, Policy, Raw};
+use futures_util::FutureExt;
+use tonic::Code;
+
+use crate::cri::{Call, Forward, Method, Plan, Policy, Raw, read, view};
 use crate::error::{Error, Kind, Origin};
 use crate::intercept::Feature;
 use crate::metrics::Metrics;
+use crate::prepull::Sight;
 use crate::pull::{Coordinator, Request};
-use std::sync::Arc;
 
 /// Pulls through the coordinator.
 #[derive(Debug)]
 pub(super) struct Pulls {
     coordinator: Coordinator,
+    sight: Sight,
     metrics: Arc<Metrics>,
 }
 
 impl Pulls {
-    pub(super) fn new(coordinator: Coordinator, metrics: Arc<Metrics>) -> Self {
-        Self { coordinator, metrics }
+    pub(super) fn new(coordinator: Coordinator, sight: Sight, metrics: Arc<Metrics>) -> Self {
+        Self { coordinator, sight, metrics }
     }
+}
+
+/// Pulls, and says so to those who would hide or remove the image, before the caller hears of it.
+async fn pull(coordinator: Coordinator, sight: Sight, request: Request) -> Raw {
+    let reference = request.reference.clone();
+    let _pulling = sight.pulling(&reference).await;
+    let reply = coordinator.pull(request).await;
+    if reply.code() == Code::Ok {
+        let pulled = reply.unary_message().and_then(|message| read::<view::PullImageResponse>(&message));
+        sight.brought(&reference, pulled.ok().as_ref().map(|pulled| pulled.image_ref.as_str()));
+    }
+    reply
 }
 
 impl Feature for Pulls {
@@ -40,9 +56,9 @@ impl Feature for Pulls {
             return Ok(None);
         };
         self.metrics.read_request(call.method);
-        let (coordinator, deadline) = (self.coordinator.clone(), call.deadline);
+        let deadline = call.deadline;
+        let pull = pull(self.coordinator.clone(), self.sight.clone(), request);
         let pull = async move {
-            let pull = coordinator.pull(request);
             match deadline {
                 None => pull.await,
                 // The caller's own deadline ends only its waiting.

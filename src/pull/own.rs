@@ -209,3 +209,131 @@ impl Request {
         Self { reference, class: asked.class, pod, handler_annotation, metadata: HeaderMap::new(), message }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::cri::{Call, Method};
+    use crate::pull::key::{Key, KeyMaker};
+
+    const IMAGE: &str = "docker.io/library/nginx:latest";
+
+    /// A field of bytes; all lengths here fit into one byte, and field numbers into two.
+    fn field(number: u16, value: &[u8]) -> Vec<u8> {
+        let tag = number << 3 | 2;
+        let tag = if tag < 128 { vec![tag as u8] } else { vec![tag as u8 | 128, (tag >> 7) as u8] };
+        [tag, vec![u8::try_from(value.len()).unwrap()], value.to_vec()].concat()
+    }
+
+    /// What a kubelet sends, written by hand: the pod's annotations with the image, the pod as its sandbox, and auth only
+    /// where there is a credential, of which only what is not empty.
+    fn kubelets(image: &str, auth: Option<&[(u16, &str)]>, namespace: &str) -> Request {
+        let annotation = [field(1, b"kubernetes.io/config.source"), field(2, b"api")].concat();
+        let spec = [field(1, image.as_bytes()), field(2, &annotation), field(18, b"nginx")].concat();
+        let mut message = field(1, &spec);
+        if let Some(auth) = auth {
+            let auth: Vec<_> =
+                auth.iter().flat_map(|(number, text)| field(*number, text.as_bytes())).collect();
+            message.extend(field(2, &auth));
+        }
+        let pod = [field(1, b"web"), field(2, b"uid"), field(3, namespace.as_bytes())].concat();
+        message.extend(field(3, &[field(1, &pod), field(2, b"host"), field(7, &annotation)].concat()));
+        let call = Call {
+            connection: 1,
+            authority: None,
+            method: Method::PULL_IMAGE,
+            metadata: HeaderMap::new(),
+            deadline: None,
+            message: message.into(),
+        };
+        Request::read(&call, false).unwrap().unwrap()
+    }
+
+    fn asked<'a>(reference: &'a Reference, credential: Option<&'a AuthConfig>) -> OwnRequest<'a> {
+        OwnRequest {
+            reference,
+            class: Class::Background,
+            credential,
+            namespace: Some("team".into()),
+            labels: BTreeMap::from([("label".into(), "of the item".into())]),
+            annotations: BTreeMap::from([("annotation".into(), "of the item".into())]),
+        }
+    }
+
+    #[test]
+    fn an_own_pull_and_a_kubelets_are_the_same_pull() {
+        let keys = KeyMaker::new().unwrap();
+        let reference = Reference::parse("nginx").unwrap();
+        let login = AuthConfig { username: "me".into(), password: "secret".into(), ..AuthConfig::default() };
+        let token = AuthConfig { identity_token: "t".into(), ..AuthConfig::default() };
+        let other = AuthConfig { username: "me".into(), password: "another".into(), ..AuthConfig::default() };
+        let (login_sent, token_sent) = ([(1, "me"), (2, "secret")], [(5, "t")]);
+        for (credential, sent) in
+            [(None, None), (Some(&login), Some(&login_sent[..])), (Some(&token), Some(&token_sent[..]))]
+        {
+            for image in ["nginx", "library/nginx", IMAGE] {
+                let (own, kubelets) =
+                    (Request::own(asked(&reference, credential)), kubelets(image, sent, "team"));
+                assert_eq!(own.reference, IMAGE);
+                for namespaced in [true, false] {
+                    assert!(keys.key(&own, namespaced) == keys.key(&kubelets, namespaced), "{sent:?}");
+                }
+            }
+            // With nothing but the image it is the same on containerd, where the namespace does not matter.
+            let bare = OwnRequest {
+                namespace: None,
+                labels: BTreeMap::new(),
+                annotations: BTreeMap::new(),
+                ..asked(&reference, credential)
+            };
+            let bare = Request::own(bare);
+            assert!(crate::wire::last(&bare.message, [3]).unwrap().is_none(), "no sandbox without need");
+            let elsewhere = kubelets(IMAGE, sent, "elsewhere");
+            assert!(keys.key(&bare, false) == keys.key(&elsewhere, false));
+            assert!(keys.key(&bare, true) != keys.key(&elsewhere, true));
+        }
+        let all: Vec<Key> = [None, Some(&login), Some(&token), Some(&other)]
+            .map(|credential| keys.key(&Request::own(asked(&reference, credential)), false))
+            .into();
+        for (at, key) in all.iter().enumerate() {
+            assert!(!all[at + 1..].contains(key), "each credential is a pull of its own");
+        }
+    }
+
+    #[test]
+    fn a_snapshotter_of_its_own_makes_another_pull() {
+        let keys = KeyMaker::new().unwrap();
+        let reference = Reference::parse("nginx").unwrap();
+        let plain = Request::own(asked(&reference, None));
+        let mut other = asked(&reference, None);
+        other.annotations.insert(HANDLER_ANNOTATION.into(), "kata".into());
+        let other = Request::own(other);
+        assert_eq!(other.handler_annotation, "kata");
+        assert!(keys.key(&plain, false) != keys.key(&other, false));
+    }
+
+    #[test]
+    fn names_with_digests_go_as_they_are_and_credentials_are_not_shown() {
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let credential = AuthConfig { password: "secret".into(), ..AuthConfig::default() };
+        let mut seen = BTreeSet::new();
+        for name in [format!("a.io/b@{digest}"), format!("a.io/b:1@{digest}"), "a.io/b:1".to_owned()] {
+            let reference = Reference::parse(&name).unwrap();
+            let asked = asked(&reference, Some(&credential));
+            assert!(!format!("{asked:?}").contains("secret"));
+            let request = Request::own(asked);
+            assert!(!format!("{request:?}").contains("secret"));
+            let message = PullImageRequest::decode(request.message).unwrap();
+            assert_eq!(message.image.unwrap().image, name);
+            let sandbox = message.sandbox_config.unwrap();
+            assert_eq!(sandbox.labels["label"], "of the item");
+            assert_eq!(sandbox.annotations["annotation"], "of the item");
+            let pod = sandbox.metadata.unwrap();
+            assert_eq!((pod.namespace.as_str(), pod.uid.as_str()), ("team", ""));
+            seen.insert(request.reference);
+        }
+        assert_eq!(seen.len(), 3);
+    }
+}

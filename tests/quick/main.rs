@@ -16,10 +16,14 @@ mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
 mod failure_policy;
+mod hidden_images;
 mod image_spec;
 mod leaks;
+mod mapped_images;
 mod module_edges;
 mod operating;
+mod own_pulls;
+mod pinned_images;
 mod plans;
 mod pull_priority;
 mod pulls;
@@ -28,6 +32,8 @@ mod sockets;
 
 #[path = "../support/embedded.rs"]
 mod embedded;
+#[path = "../support/image_list.rs"]
+mod image_list;
 #[path = "../support/pulling_runtime.rs"]
 mod pulling_runtime;
 #[path = "../support/registry.rs"]

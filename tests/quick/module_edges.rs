@@ -13,7 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("shutdown", &[]),
     ("telemetry", &[]),
     ("proxy", &["intercept", "shutdown"]),
-    ("intercept", &["pull", "container"]),
+    ("intercept", &["pull", "prepull", "container"]),
     ("containerd", &[]),
     ("pull", &["containerd", "shutdown"]),
     ("prepull", &["pull", "containerd", "shutdown"]),

@@ -7,6 +7,7 @@ use crisp::app;
 use crisp::config::Config;
 use crisp::intercept::Features;
 use crisp::metrics::Metrics;
+use crisp::prepull::Sight;
 use crisp::proxy::router::Router;
 use crisp::proxy::upstream::{Endpoint, Endpoints};
 use crisp::proxy::usage::Usage;
@@ -28,6 +29,8 @@ pub(crate) struct InProcess {
     background: Option<tokio::runtime::Runtime>,
     /// There if it coordinates pulls.
     pub(crate) coordinator: Option<Coordinator>,
+    /// What callers are told of images.
+    pub(crate) sight: Sight,
 }
 
 impl InProcess {
@@ -42,11 +45,13 @@ impl InProcess {
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
-        let mut made = None;
+        let (mut made, sight) = (None, Sight::default());
         let mut crisp = Self::with(|metrics, endpoints| {
             let coordinator = made.insert(app::coordinator(config.pull, endpoints, metrics, handle).unwrap());
-            Features::new(metrics, &config.image_aci_names, coordinator)
+            let call = app::runtime_call(endpoints, metrics);
+            Features::new(metrics, &config.image_aci_names, coordinator, &sight, call)
         });
+        crisp.sight = sight;
         crisp.coordinator = made;
         crisp.background = Some(background);
         crisp
@@ -73,7 +78,7 @@ impl InProcess {
         };
         let serving = shutdown.clone();
         std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
-        Self { dir, metrics, shutdown, handle, background: None, coordinator: None }
+        Self { dir, metrics, shutdown, handle, background: None, coordinator: None, sight: Sight::default() }
     }
 
     /// Where crisp listens.

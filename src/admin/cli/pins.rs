@@ -10,7 +10,6 @@ use crate::admin::cli::form::{Form, output};
 use crate::admin::cli::table::{self, bytes, shown};
 use crate::admin::client;
 use crate::admin::prepull::{PinItem, Pins};
-use crate::prepull::item::How;
 use crate::prepull::time::Time;
 
 const HEADER: [&str; 8] = ["ID", "IMAGE", "OWNER", "HOW", "SIZE", "LEFT", "CLASS", "PRIORITY"];
@@ -41,18 +40,10 @@ fn row(pin: &PinItem, now: Time) -> [String; HEADER.len()] {
         pin.id.to_string(),
         shown(&pin.image),
         shown(&pin.owner),
-        how(pin.how).to_owned(),
+        pin.how.name().to_owned(),
         bytes(pin.bytes),
         left,
         pin.class.to_string(),
         pin.priority.to_string(),
     ]
-}
-
-/// The word for how something is kept.
-pub(super) fn how(how: How) -> &'static str {
-    match how {
-        How::Pinned => "pinned",
-        How::Parked => "parked",
-    }
 }

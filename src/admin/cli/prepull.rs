@@ -169,7 +169,7 @@ pub async fn run(socket: &Path, matches: &ArgMatches, form: Form, out: &mut impl
 async fn dry_run(socket: &Path, specs: &[Spec], form: Form, out: &mut impl Write) -> anyhow::Result<u8> {
     let turns = u32::try_from(specs.len().min(BATCH_ITEMS).div_ceil(DRY_RUN_ABREAST)).unwrap_or(u32::MAX);
     let patience = DRY_RUN.saturating_mul(turns);
-    let tried: Tried<DryRun> = send(socket, "/v1/prepull?dryRun=true", specs, patience).await?;
+    let tried: Tried = send(socket, "/v1/prepull?dryRun=true", specs, patience).await?;
     form.write(out, &tried, |tried| {
         let size = |size: Option<u64>| size.map_or_else(|| "-".to_owned(), bytes);
         let row = |found: &DryRun| {
@@ -205,7 +205,7 @@ impl Answer for Taken {
     }
 }
 
-impl Answer for Tried<DryRun> {
+impl Answer for Tried {
     fn append(&mut self, mut other: Self) {
         self.items.append(&mut other.items);
     }

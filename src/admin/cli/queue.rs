@@ -8,7 +8,6 @@ use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command};
 
 use crate::admin::cli::asking;
 use crate::admin::cli::form::{Form, output};
-use crate::admin::cli::pins::how;
 use crate::admin::cli::table::{self, bytes, shown, span, words};
 use crate::admin::client::{self, ClientError, PATIENCE_TO_DO, escaped};
 use crate::admin::prepull::{Cancelled, Paused, Retried};
@@ -245,7 +244,7 @@ fn described(item: &Item, now: Time) -> String {
     });
     line("kept", status.kept.as_ref().map_or_else(String::new, |kept| {
         let until = kept.until.map_or_else(String::new, |until| format!(" until {until}"));
-        format!("{}, {}{until}", how(kept.how), bytes(kept.bytes))
+        format!("{}, {}{until}", kept.how.name(), bytes(kept.bytes))
     }));
     line("namespace", shown(&spec.sandbox.namespace));
     let transitions = status.history.iter().map(|step| {

@@ -1,6 +1,6 @@
 //! What is shown of items while they are waited for: bars on a terminal, lines elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,7 +9,7 @@ use crate::admin::cli::pulls;
 use crate::admin::cli::table::{seconds, shown, words};
 use crate::prepull::item::{Id, Reason, State};
 use crate::prepull::time::Time;
-use crate::prepull::view::{Listed, Summary};
+use crate::prepull::view::Summary;
 use crate::pull::progress::Pulls;
 
 /// How many items have a line of their own on a terminal at once.
@@ -72,10 +72,15 @@ impl<'a> Screen<'a> {
     }
 
     /// Shows items as they are now.
-    pub(super) fn show(&mut self, listed: &Listed, pulls: Option<&Pulls>) -> std::io::Result<()> {
-        if listed.paused != self.paused {
-            self.paused = listed.paused;
-            self.note(if listed.paused {
+    pub(super) fn show(
+        &mut self,
+        items: &BTreeMap<Id, Summary>,
+        paused: bool,
+        pulls: Option<&Pulls>,
+    ) -> std::io::Result<()> {
+        if paused != self.paused {
+            self.paused = paused;
+            self.note(if paused {
                 "the queue is paused; `crisp queue resume` lets it go on"
             } else {
                 "the queue goes on"
@@ -83,19 +88,19 @@ impl<'a> Screen<'a> {
         }
         let now = Time::now();
         let lines = matches!(self.place, Place::Lines(_));
-        for item in &listed.items {
+        for item in items.values() {
             let is = (item.state, item.reason);
             if self.said.insert(item.id, is) != Some(is) && (lines || finished(item)) {
                 self.note(&format!("{}: {}", shown(&item.image), standing(item, now)))?;
             }
         }
-        self.draw(listed, pulls, now);
+        self.draw(items, pulls, now);
         Ok(())
     }
 
-    fn draw(&mut self, listed: &Listed, pulls: Option<&Pulls>, now: Time) {
+    fn draw(&mut self, items: &BTreeMap<Id, Summary>, pulls: Option<&Pulls>, now: Time) {
         let Place::Terminal { all, bars, sum } = &mut self.place else { return };
-        let mut open: Vec<&Summary> = listed.items.iter().filter(|item| !finished(item)).collect();
+        let mut open: Vec<&Summary> = items.values().filter(|item| !finished(item)).collect();
         let count = open.len();
         // Those that move first; within them as they were asked for.
         open.sort_by_key(|item| (item.state != State::Pulling, item.id));
@@ -121,7 +126,7 @@ impl<'a> Screen<'a> {
         }
         let more = count - open.len();
         let more = if more > 0 { format!(" ({more} more are not shown)") } else { String::new() };
-        let of = listed.items.len();
+        let of = items.len();
         sum.set_prefix(format!("{} of {of} finished{more}", of - count));
         sum.tick();
     }

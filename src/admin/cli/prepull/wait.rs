@@ -1,9 +1,10 @@
 //! Waiting until items are finished.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use tokio::signal::unix::Signal;
 
 use super::screen::{Screen, finished};
@@ -38,14 +39,23 @@ pub(super) struct Waiting<'a> {
     owner: String,
     /// With the image of each.
     items: BTreeMap<Id, String>,
+    /// What is known of each. Finished items are forgotten by a queue that has many of them, but not here.
+    seen: BTreeMap<Id, Summary>,
     interrupt: Signal,
 }
 
 /// How it ended.
 enum End {
-    Finished(Listed),
+    Finished,
     /// With those that are not finished.
-    Interrupted(Vec<Id>),
+    Interrupted(BTreeSet<Id>),
+}
+
+/// What `--wait` answers in a form for scripts.
+#[derive(Debug, Serialize)]
+struct Finished {
+    /// As `crisp queue list` has them.
+    items: Vec<Summary>,
 }
 
 /// The word for what became of a wish.
@@ -63,27 +73,27 @@ pub(super) fn result(added: Added) -> &'static str {
 impl<'a> Waiting<'a> {
     pub(super) fn new(socket: &'a Path, owner: String, taken: &Taken, interrupt: Signal) -> Self {
         let items = taken.items.iter().map(|item| (item.id, item.image.clone())).collect();
-        Self { socket, owner, items, interrupt }
+        Self { socket, owner, items, seen: BTreeMap::new(), interrupt }
     }
 
     /// Waits, tells how it ended, and gives the exit code.
     pub(super) async fn run(mut self, mut screen: Screen<'_>, form: Form) -> anyhow::Result<u8> {
         let end = self.until_the_end(&mut screen).await;
         screen.clear();
-        let listed = match end? {
-            End::Finished(listed) => listed,
-            End::Interrupted(open) => {
-                eprintln!("{}", self.farewell(&open));
-                return Ok(exit::INTERRUPTED);
-            }
-        };
-        let failures = self.failures(&listed);
+        if let End::Interrupted(open) = end? {
+            eprintln!("{}", self.farewell(&open));
+            return Ok(exit::INTERRUPTED);
+        }
+        let failures = self.failures();
         match form {
             Form::Text => {
                 let succeeded = self.items.len() - failures.len();
                 screen.note(&format!("{succeeded} succeeded, {} failed", failures.len()))?;
             }
-            Form::Json | Form::Yaml => form.write(&mut std::io::stdout(), &listed, |_| String::new())?,
+            Form::Json | Form::Yaml => {
+                let finished = Finished { items: self.seen.into_values().collect() };
+                form.write(&mut std::io::stdout(), &finished, |_| String::new())?;
+            }
         }
         if failures.is_empty() {
             return Ok(exit::OK);
@@ -93,17 +103,15 @@ impl<'a> Waiting<'a> {
     }
 
     async fn until_the_end(&mut self, screen: &mut Screen<'_>) -> anyhow::Result<End> {
-        let mut open: Vec<Id> = self.items.keys().copied().collect();
+        let mut open: BTreeSet<Id> = self.items.keys().copied().collect();
         let mut answered = Instant::now();
         let mut silent = false;
         loop {
-            // Borrowed apart from the signal.
-            let (socket, owner, items) = (self.socket, self.owner.as_str(), &self.items);
             let look = async {
-                let listed = list(socket, owner, items).await?;
+                let listed = list(self.socket, &self.owner, &open).await?;
                 let bytes = screen.wants_bytes() && listed.items.iter().any(|item| item.state == State::Pulling);
                 // Without it there is a line less, not an error.
-                let pulls = if bytes { pulls::ask(socket).await.ok() } else { None };
+                let pulls = if bytes { pulls::ask(self.socket).await.ok() } else { None };
                 Ok((listed, pulls))
             };
             let looked: Result<_, ClientError> = tokio::select! {
@@ -113,10 +121,15 @@ impl<'a> Waiting<'a> {
             match looked {
                 Ok((listed, pulls)) => {
                     (answered, silent) = (Instant::now(), false);
-                    screen.show(&listed, pulls.as_ref())?;
+                    let there = listed.items.iter().map(|item| item.id).collect();
+                    for gone in open.difference(&there) {
+                        self.seen.remove(gone);
+                    }
                     open = listed.items.iter().filter(|item| !finished(item)).map(|item| item.id).collect();
+                    self.seen.extend(listed.items.into_iter().map(|item| (item.id, item)));
+                    screen.show(&self.seen, listed.paused, pulls.as_ref())?;
                     if open.is_empty() {
-                        return Ok(End::Finished(listed));
+                        return Ok(End::Finished);
                     }
                 }
                 Err(error) if lasts(&error) || answered.elapsed() >= PATIENCE => return Err(error.into()),
@@ -134,9 +147,8 @@ impl<'a> Waiting<'a> {
     }
 
     /// Image, reason and words of all that did not come.
-    fn failures(&self, listed: &Listed) -> Vec<[String; 3]> {
-        let there: BTreeMap<Id, &Summary> = listed.items.iter().map(|item| (item.id, item)).collect();
-        let failed = self.items.iter().filter_map(|(id, image)| match there.get(id) {
+    fn failures(&self) -> Vec<[String; 3]> {
+        let failed = self.items.iter().filter_map(|(id, image)| match self.seen.get(id) {
             Some(item) if item.state == State::Succeeded => None,
             Some(item) => {
                 Some([shown(image), item.reason.name().to_owned(), words(&item.message, WORDS)])
@@ -146,7 +158,7 @@ impl<'a> Waiting<'a> {
         failed.collect()
     }
 
-    fn farewell(&self, open: &[Id]) -> String {
+    fn farewell(&self, open: &BTreeSet<Id>) -> String {
         let numbers: Vec<String> = open.iter().take(MOST_NAMED).map(Id::to_string).collect();
         let which = if open.len() > MOST_NAMED {
             format!("--owner {}", self.owner)
@@ -166,14 +178,14 @@ impl<'a> Waiting<'a> {
 }
 
 /// The items as they are now, and none besides.
-async fn list(socket: &Path, owner: &str, items: &BTreeMap<Id, String>) -> Result<Listed, ClientError> {
+async fn list(socket: &Path, owner: &str, items: &BTreeSet<Id>) -> Result<Listed, ClientError> {
     let query = if items.len() <= MOST_IDS {
-        items.keys().map(|id| format!("id={id}")).collect::<Vec<_>>().join("&")
+        items.iter().map(|id| format!("id={id}")).collect::<Vec<_>>().join("&")
     } else {
         format!("owner={}", escaped(owner))
     };
     let mut listed: Listed = client::get(socket, &format!("/v1/prepull?{query}")).await?;
-    listed.items.retain(|item| items.contains_key(&item.id));
+    listed.items.retain(|item| items.contains(&item.id));
     Ok(listed)
 }
 

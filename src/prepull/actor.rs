@@ -1,0 +1,373 @@
+//! The one task that owns the queue: it takes events in, writes down what has changed, answers, and starts attempts,
+//! in this order. Nobody is told of anything that is not on disk.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::metrics::Metrics;
+use crate::prepull::attempt::Tools;
+use crate::prepull::dry;
+use crate::prepull::handle::{Command, Refusal};
+use crate::prepull::item::{How, Id, Item};
+use crate::prepull::park;
+use crate::prepull::queue::{Action, Added, Answer, Event, Limits, Outcome, Queue, Step};
+use crate::prepull::record;
+use crate::prepull::secret::Sealer;
+use crate::prepull::sight::Pin;
+use crate::prepull::time::Time;
+use crate::store::{Batch, Store};
+
+/// The store's table of items, and what else is written down.
+const ITEMS: &str = "prepull.items";
+const NEXT_ID: &str = "prepull.nextId";
+const PAUSED: &str = "prepull.paused";
+const INSTANCE: &str = "prepull.instance";
+
+/// How many commands go into one commit.
+const BATCH: usize = 256;
+
+/// How long after a failed commit it is tried again.
+const COMMIT_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long after a failure what a crash has left is looked for again.
+const CLEAN_AGAIN: Duration = Duration::from_secs(1);
+
+/// The queue and all that belongs to it.
+pub(super) struct Actor {
+    queue: Queue,
+    store: Store,
+    sealer: Sealer,
+    tools: Arc<Tools>,
+    metrics: Arc<Metrics>,
+    commands: mpsc::WeakSender<Command>,
+    attempts: HashMap<Id, (u64, Instant, AbortOnDropHandle<()>)>,
+    pins: BTreeMap<Id, Pin>,
+    /// Changed and not on disk yet, because the disk did not take it.
+    dirty: BTreeSet<Id>,
+    dirty_meta: bool,
+}
+
+/// What is read from the store at the start.
+pub(super) struct Found {
+    pub(super) queue: Queue,
+    pub(super) instance: String,
+}
+
+/// Reads what was written down.
+pub(super) fn read(store: &Store, sealer: &Sealer, limits: Limits) -> anyhow::Result<Found> {
+    let now = Time::now();
+    let number = |key| -> anyhow::Result<u64> {
+        let value = store.meta(key)?.and_then(|value| <[u8; 8]>::try_from(value).ok());
+        Ok(value.map_or(0, u64::from_be_bytes))
+    };
+    let mut items = Vec::new();
+    let mut next_id = number(NEXT_ID)?;
+    for (id, data) in store.load(ITEMS)? {
+        next_id = next_id.max(id.saturating_add(1));
+        match record::decode(&data, sealer, now) {
+            Ok(item) => items.push(item),
+            // It stays in the store for who can read it.
+            Err(error) => tracing::error!(item = id, %error, "an item cannot be read; it is left out"),
+        }
+    }
+    let instance = match store.meta(INSTANCE)?.and_then(|value| String::from_utf8(value).ok()) {
+        Some(instance) => instance,
+        None => crate::pull::key::KeyMaker::new()?.instance(),
+    };
+    let mut queue = Queue::new(limits, items, next_id, now);
+    if number(PAUSED)? != 0 {
+        queue.step(Event::Pause(true), now);
+    }
+    Ok(Found { queue, instance })
+}
+
+// === impl Actor ===
+
+impl Actor {
+    pub(super) fn new(
+        found: Found,
+        store: Store,
+        sealer: Sealer,
+        tools: Arc<Tools>,
+        metrics: Arc<Metrics>,
+        commands: mpsc::WeakSender<Command>,
+    ) -> Self {
+        Self {
+            queue: found.queue,
+            store,
+            sealer,
+            tools,
+            metrics,
+            commands,
+            attempts: HashMap::new(),
+            pins: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            dirty_meta: true,
+        }
+    }
+
+    /// Runs until it is told to close, or nobody is left who could tell it anything.
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        for item in self.queue.items() {
+            if item.source != item.image && item.is_finished() && !self.tools.has_aliases().await {
+                self.tools.sight.map_name(&item.image, &item.source);
+            }
+        }
+        for item in self.queue.items().filter(|item| item.status.exposed).cloned() {
+            tokio::spawn(clean(self.tools.clone(), item, self.commands.clone()));
+        }
+        let all: Vec<Id> = self.queue.items().map(|item| item.id).collect();
+        self.see_pins(&all.into_iter().collect());
+        self.take(vec![Command::Report(Event::Tick)]).await;
+        loop {
+            let due = self.queue.next_due();
+            let wait = due.map_or(Duration::from_secs(3600), |due| due.since(Time::now()));
+            let wait = if self.dirty.is_empty() && !self.dirty_meta { wait } else { wait.min(COMMIT_AGAIN) };
+            // A timer of whole milliseconds may come a little early, and a wait of nothing would spin.
+            let wait = wait.max(Duration::from_millis(1));
+            let mut batch = Vec::new();
+            tokio::select! {
+                count = commands.recv_many(&mut batch, BATCH) => if count == 0 { return },
+                () = tokio::time::sleep(wait) => batch.push(Command::Report(Event::Tick)),
+            }
+            if let Some(closed) = self.take(batch).await {
+                self.attempts.clear();
+                self.store.close().await;
+                // Nobody may wait any more.
+                let _ = closed.send(());
+                return;
+            }
+        }
+    }
+
+    /// Takes commands in. Gives who wants to know that all is closed.
+    async fn take(&mut self, commands: Vec<Command>) -> Option<oneshot::Sender<()>> {
+        let mut actions = Vec::new();
+        let mut changed = BTreeSet::new();
+        let mut answers = Vec::new();
+        let mut close = None;
+        for command in commands {
+            match command {
+                Command::Report(event) => {
+                    let step = self.step(event);
+                    actions.extend(step.actions);
+                    changed.extend(step.changed);
+                }
+                Command::Do(event, asker) => {
+                    self.dirty_meta |= matches!(event, Event::Pause(_) | Event::Add(_));
+                    let step = self.step(event);
+                    actions.extend(step.actions);
+                    changed.extend(step.changed);
+                    answers.push((asker, step.answer));
+                }
+                Command::Look(look) => look(&self.queue),
+                Command::DryRun(wanted, asker) => {
+                    let tools = self.tools.clone();
+                    // Who asked may go before it is known.
+                    tokio::spawn(async move { asker.send(dry::run(&tools, wanted).await) });
+                }
+                Command::Close(asker) => close = Some(asker),
+            }
+        }
+        let written = self.commit(&changed).await;
+        if let Err(error) = &written {
+            tracing::error!(error, "cannot write the queue down; trying again");
+            actions.extend(self.take_back(&answers));
+        }
+        self.see_pins(&changed);
+        for (asker, answer) in answers {
+            let answer = match &written {
+                Ok(()) => Ok(answer),
+                Err(error) => Err(Refusal::Store(error.clone())),
+            };
+            // Who asked may have gone.
+            let _ = asker.send(answer);
+        }
+        for action in actions {
+            self.act(action);
+        }
+        close
+    }
+
+    fn step(&mut self, event: Event) -> Step {
+        if let Event::Ended(id, token, outcome) = &event
+            && let Some((_, started, _)) = self.attempts.get(id).filter(|(running, ..)| running == token)
+        {
+            let (word, failure) = match outcome {
+                Outcome::Done(done) if done.present => ("present", None),
+                Outcome::Done(_) => ("pulled", None),
+                Outcome::Failed { reason, .. } => ("failed", Some(reason.name())),
+                Outcome::Later { reason, .. } => ("later", Some(reason.name())),
+            };
+            self.metrics.prepull.attempt_ended(word, failure, started.elapsed());
+            self.attempts.remove(id);
+        }
+        self.queue.step(event, Time::now())
+    }
+
+    /// New items that could not be written down were not taken.
+    fn take_back(&mut self, answers: &[(oneshot::Sender<Result<Answer, Refusal>>, Answer)]) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (_, answer) in answers {
+            let Answer::Added(added) = answer else { continue };
+            for (id, _) in added.iter().filter(|(_, added)| *added == Added::New) {
+                let step = self.queue.step(Event::Remove(*id), Time::now());
+                self.dirty.extend(step.changed);
+                actions.extend(step.actions);
+            }
+        }
+        actions
+    }
+
+    /// Writes down what has changed. What the disk does not take is tried again with the next commit.
+    async fn commit(&mut self, changed: &BTreeSet<Id>) -> Result<(), String> {
+        self.dirty.extend(changed);
+        if self.dirty.is_empty() && !self.dirty_meta {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        for id in &self.dirty {
+            match self.queue.get(*id) {
+                None => {
+                    batch.remove(ITEMS, *id);
+                }
+                Some(item) => {
+                    let data = record::encode(item, &self.sealer).map_err(|error| error.to_string())?;
+                    batch.put(ITEMS, *id, data);
+                }
+            }
+        }
+        if self.dirty_meta {
+            batch.put_meta(NEXT_ID, self.queue.next_id().to_be_bytes().to_vec());
+            batch.put_meta(PAUSED, u64::from(self.queue.is_paused()).to_be_bytes().to_vec());
+            batch.put_meta(INSTANCE, self.tools.instance.clone().into_bytes());
+        }
+        self.store.commit(batch).await.map_err(|error| error.to_string())?;
+        self.dirty.clear();
+        self.dirty_meta = false;
+        Ok(())
+    }
+
+    /// Shows pins as they are now.
+    fn see_pins(&mut self, changed: &BTreeSet<Id>) {
+        let mut differs = false;
+        for id in changed {
+            let pin = self.queue.get(*id).and_then(pin_of);
+            differs |= self.pins.get(id) != pin.as_ref();
+            match pin {
+                Some(pin) => self.pins.insert(*id, pin),
+                None => self.pins.remove(id),
+            };
+        }
+        if differs {
+            self.tools.sight.set_pins(self.pins.values().cloned());
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start(id, token) => self.start(id, token),
+            Action::Stop(id, token) => {
+                if self.attempts.get(&id).is_some_and(|(running, ..)| *running == token) {
+                    self.attempts.remove(&id);
+                }
+            }
+            Action::Release(id, How::Parked) => {
+                let tools = self.tools.clone();
+                tokio::spawn(async move { park::release(&tools, id).await });
+            }
+            // What is pinned is told by `see_pins`.
+            Action::Release(_, How::Pinned) => {}
+        }
+    }
+
+    fn start(&mut self, id: Id, token: u64) {
+        let (Some(item), Some(commands)) = (self.queue.get(id).cloned(), self.commands.upgrade()) else {
+            return;
+        };
+        let status = &item.status;
+        if status.failed_attempts == 0 {
+            self.metrics.prepull.started(Time::now().since(status.asked));
+        }
+        let tools = self.tools.clone();
+        let attempt = tokio::spawn(async move {
+            let turns = Turns { commands: commands.clone(), id, token };
+            let outcome = tools.attempt(&item, &turns).await;
+            // Nobody is there to hear of it when crisp shuts down.
+            let _ = commands.send(Command::Report(Event::Ended(id, token, outcome))).await;
+        });
+        self.attempts.insert(id, (token, Instant::now(), AbortOnDropHandle::new(attempt)));
+    }
+}
+
+/// Tells the queue how an attempt goes.
+#[derive(Debug, Clone)]
+pub(super) struct Turns {
+    commands: mpsc::Sender<Command>,
+    id: Id,
+    token: u64,
+}
+
+impl Turns {
+    /// Notes on disk that a private image may be seen from now on. Nothing may be pulled before this is true.
+    pub(super) async fn expose(&self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        let note = Command::Do(Event::Exposes(self.id, self.token), answer);
+        self.commands.send(note).await.is_ok() && matches!(answered.await, Ok(Ok(Answer::Done)))
+    }
+
+    /// Bytes may come from now on, or not.
+    pub(super) async fn tell(&self, flies: bool) {
+        // Nobody is there to hear of it when crisp shuts down.
+        let _ = self.commands.send(Command::Report(Event::Turn(self.id, self.token, flies))).await;
+    }
+}
+
+/// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
+async fn clean(tools: Arc<Tools>, item: Item, commands: mpsc::WeakSender<Command>) {
+    let _hidden = tools.sight.hide([&item.source]);
+    while let Err(error) = park::clean(&tools, &item).await {
+        tracing::debug!(%error, image = item.source, "cannot look for what a crash has left yet");
+        tokio::time::sleep(CLEAN_AGAIN).await;
+    }
+    if let Some(commands) = commands.upgrade() {
+        // Nobody is there to hear of it when crisp shuts down.
+        let _ = commands.send(Command::Report(Event::Cleaned(item.id))).await;
+    }
+}
+
+fn pin_of(item: &Item) -> Option<Pin> {
+    let kept = item.status.kept.as_ref().filter(|kept| kept.how == How::Pinned)?;
+    Some(Pin {
+        name: item.image.clone(),
+        image_id: item.status.image_id.clone(),
+        owner: item.spec.owner.clone(),
+        until: kept.until.map_or_else(|| "its owner ends".to_owned(), |until| until.to_string()),
+        item: item.id.to_string(),
+    })
+}
+
+/// Opens the store in a directory. A process that is just giving it up is waited for.
+pub(super) async fn open_store(dir: &Path) -> Result<Store, crate::store::OpenError> {
+    let mut said = false;
+    loop {
+        let dir = dir.to_owned();
+        let opened = tokio::task::spawn_blocking(move || Store::open(&dir)).await;
+        match opened {
+            Ok(Err(crate::store::OpenError::Busy { .. })) => {
+                if !said {
+                    tracing::info!("another crisp still uses the store; waiting for it");
+                    said = true;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok(opened) => return opened,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}

@@ -1,0 +1,580 @@
+//! The queue as a pure state machine: an event and the time go in, what is to be done comes out. It neither reads a
+//! clock nor does any I/O, so every rule can be tried with invented events and times.
+//!
+//! - An item is one image for one owner. Who starts next is decided by class, then priority, then age; every eighth
+//!   start of a class goes to the one that has waited longest, so that nobody waits for ever behind higher numbers.
+//! - Starts are bounded for each class by the slots that this class and those above it use, so that an urgent item is
+//!   handed over while background ones run: the pulls' coordinator then decides who gives way. Items that want the same
+//!   image go together and count once.
+//! - An item that waits (for its time, after a failure, for disk space) holds no slot. Its timeout runs only while bytes
+//!   may come.
+//! - What is to be written down is told with every step; what is not told can be lost without harm.
+
+mod index;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::prepull::item::{How, Id, Item, Kept, Reason, State};
+use crate::prepull::spec::{Pin, Wanted};
+use crate::prepull::time::Time;
+
+use index::Index;
+
+/// What the queue is bound by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Pulls at once.
+    pub slots: usize,
+    /// Items, those that have ended and of which nothing is kept not counted.
+    pub items: usize,
+    /// Items that have ended and are remembered.
+    pub finished: usize,
+    /// How long they are, unless they say themselves.
+    pub ttl: Duration,
+}
+
+/// All items and what is known of them.
+#[derive(Debug)]
+pub struct Queue {
+    limits: Limits,
+    items: BTreeMap<Id, Item>,
+    /// By owner and image.
+    keys: HashMap<(String, String), Id>,
+    runs: BTreeMap<Id, Run>,
+    index: Index,
+    paused: bool,
+    next_id: Id,
+    last_token: u64,
+    now: Time,
+}
+
+/// An attempt under way.
+#[derive(Debug, Clone)]
+struct Run {
+    /// Tells this attempt from those before it.
+    token: u64,
+    source: String,
+    class: crate::pull::Class,
+    /// Since when bytes may come, and how long they could before.
+    flying: Option<Time>,
+    used: Duration,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// Somebody wants images. All of them are taken, or none.
+    Add(Vec<Wanted>),
+    /// Somebody does not want an item any more.
+    Remove(Id),
+    /// Somebody wants it tried again now.
+    Retry(Id),
+    /// Nothing is to be started any more, and what runs is to stop; or all may go on.
+    Pause(bool),
+    /// An attempt got its turn, or lost it.
+    Turn(Id, u64, bool),
+    /// An attempt is about to bring a private image, which everybody sees until it is parked.
+    Exposes(Id, u64),
+    /// What an attempt that was cut off may have left is gone.
+    Cleaned(Id),
+    /// An attempt has ended.
+    Ended(Id, u64, Outcome),
+    /// What is kept for these has to go, for want of space.
+    GiveWay(Vec<Id>),
+    /// What was parked is not there any more.
+    Lost(Id),
+    /// Time has passed.
+    Tick,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The image is there.
+    Done(Done),
+    /// It failed.
+    Failed {
+        /// Why.
+        reason: Reason,
+        /// What the runtime said, and what to do.
+        message: String,
+        /// Whether trying again is in vain.
+        permanent: bool,
+    },
+    /// It could not be tried now, which is nobody's failure.
+    Later {
+        /// Why.
+        reason: Reason,
+        /// The same in words.
+        message: String,
+    },
+}
+
+/// What a successful attempt has brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// Whether it was there already.
+    pub present: bool,
+    /// The runtime's id of the image.
+    pub image_id: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it was parked.
+    pub parked: bool,
+    /// Whether everybody may see it pinned.
+    pub public: bool,
+    /// More to say of it.
+    pub note: String,
+}
+
+/// Something to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Begin an attempt, known by its number.
+    Start(Id, u64),
+    /// End an attempt at once.
+    Stop(Id, u64),
+    /// Nothing is kept for this item any more.
+    Release(Id, How),
+}
+
+/// What became of an event.
+#[derive(Debug, Default, PartialEq)]
+pub struct Step {
+    /// What is to be done, in this order.
+    pub actions: Vec<Action>,
+    /// Items to be written down, or to be deleted if they are not there any more.
+    pub changed: BTreeSet<Id>,
+    /// What is to be told to who asked.
+    pub answer: Answer,
+}
+
+/// What is told to who asked.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done, or there was nobody to tell.
+    #[default]
+    Done,
+    /// The items asked for, in that order, and what became of them.
+    Added(Vec<(Id, Added)>),
+    /// There is no such item.
+    Unknown,
+    /// There are too many.
+    Full,
+}
+
+/// What became of a wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Added {
+    /// A new item.
+    New,
+    /// The owner had asked for it; the new wish replaces the old one.
+    Updated,
+    /// The owner had got it; it begins again.
+    Restarted,
+    /// Exactly this wish is known.
+    Unchanged,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// A queue with what was written down.
+    pub fn new(limits: Limits, items: impl IntoIterator<Item = Item>, next_id: Id, now: Time) -> Self {
+        let mut queue = Self {
+            limits,
+            items: BTreeMap::new(),
+            keys: HashMap::new(),
+            runs: BTreeMap::new(),
+            index: Index::default(),
+            paused: false,
+            next_id: next_id.max(1),
+            last_token: 0,
+            now,
+        };
+        for mut item in items {
+            // An attempt that a crash has cut off.
+            if item.status.state == State::Pulling {
+                item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", now);
+            }
+            queue.next_id = queue.next_id.max(item.id.saturating_add(1));
+            queue.keys.insert((item.spec.owner.clone(), item.image.clone()), item.id);
+            let id = item.id;
+            queue.items.insert(id, item);
+            queue.reindex(id);
+        }
+        queue
+    }
+
+    /// Takes an event in.
+    pub fn step(&mut self, event: Event, now: Time) -> Step {
+        if now < self.now {
+            self.clock_went_back(now);
+        }
+        self.now = now;
+        let mut step = Step::default();
+        match event {
+            Event::Add(wanted) => step.answer = self.add(wanted, &mut step),
+            Event::Remove(id) if self.items.contains_key(&id) => self.remove(id, &mut step),
+            Event::Retry(id) if self.items.contains_key(&id) => self.retry(id, &mut step),
+            Event::Remove(_) | Event::Retry(_) => step.answer = Answer::Unknown,
+            Event::Pause(paused) => self.pause(paused, &mut step),
+            Event::Turn(id, token, flies) => self.turn(id, token, flies),
+            Event::Exposes(id, token) => step.answer = self.expose(id, token, &mut step),
+            Event::Cleaned(id) => self.cleaned(id, &mut step),
+            Event::Ended(id, token, outcome) => self.ended(id, token, outcome, &mut step),
+            Event::GiveWay(ids) => self.give_way(&ids, &mut step),
+            Event::Lost(id) => self.lost(id, &mut step),
+            Event::Tick => {}
+        }
+        while let Some(id) = self.index.due(now) {
+            self.fire(id, &mut step);
+            self.reindex(id);
+        }
+        self.forget_surplus(&mut step);
+        self.schedule(&mut step);
+        step
+    }
+
+    /// When the queue wants to be asked again although nothing happens.
+    pub fn next_due(&self) -> Option<Time> {
+        self.index.next_due()
+    }
+
+    /// An item.
+    pub fn get(&self, id: Id) -> Option<&Item> {
+        self.items.get(&id)
+    }
+
+    /// All items, the oldest first.
+    pub fn items(&self) -> impl ExactSizeIterator<Item = &Item> {
+        self.items.values()
+    }
+
+    /// The number that the next item gets.
+    pub fn next_id(&self) -> Id {
+        self.next_id
+    }
+
+    /// Whether nothing is started.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    fn add(&mut self, wanted: Vec<Wanted>, step: &mut Step) -> Answer {
+        let new: BTreeSet<_> = wanted
+            .iter()
+            .map(|wanted| (&wanted.spec.owner, &wanted.image))
+            .filter(|(owner, image)| !self.keys.contains_key(&((*owner).clone(), (*image).clone())))
+            .collect();
+        if self.items.len() - self.index.forgettable() + new.len() > self.limits.items {
+            return Answer::Full;
+        }
+        let added = wanted.into_iter().map(|wanted| self.add_one(wanted, step)).collect();
+        Answer::Added(added)
+    }
+
+    fn add_one(&mut self, wanted: Wanted, step: &mut Step) -> (Id, Added) {
+        let Wanted { image, source, spec } = wanted;
+        let key = (spec.owner.clone(), image.clone());
+        let known = self.keys.get(&key).copied().filter(|id| self.items.contains_key(id));
+        let Some(id) = known else {
+            let id = self.next_id;
+            self.next_id += 1;
+            let mut item = Item::new(id, image, source, spec, self.now);
+            rules::begin(&mut item, self.now);
+            self.keys.insert(key, id);
+            self.items.insert(id, item);
+            step.changed.insert(id);
+            self.reindex(id);
+            return (id, Added::New);
+        };
+        let Some(item) = self.items.get_mut(&id) else { return (id, Added::Unchanged) };
+        let same_version = spec.version.is_some() && spec.version == item.spec.version;
+        // Secrets are dropped when they have done their duty, so they tell nothing of a finished item.
+        let same = item.source == source && rules::same_wish(&item.spec, &spec, item.is_finished());
+        if same && (same_version || !item.is_finished()) {
+            return (id, Added::Unchanged);
+        }
+        let restart = item.is_finished() && !same_version;
+        let other_pull = item.source != source
+            || item.spec.secrets != spec.secrets
+            || item.spec.policy != spec.policy
+            || item.spec.sandbox != spec.sandbox;
+        item.source = source;
+        item.spec = spec;
+        step.changed.insert(id);
+        if restart {
+            rules::restart(item, "asked for again", self.now);
+        } else if !item.is_finished() && other_pull {
+            self.stop(id, "asked for in another way", step);
+        } else if let Some(item) = self.items.get_mut(&id).filter(|item| !self.runs.contains_key(&item.id)) {
+            rules::begin(item, self.now);
+        }
+        self.reindex(id);
+        (id, if restart { Added::Restarted } else { Added::Updated })
+    }
+
+    fn remove(&mut self, id: Id, step: &mut Step) {
+        if let Some(run) = self.runs.remove(&id) {
+            step.actions.push(Action::Stop(id, run.token));
+        }
+        if let Some(item) = self.items.remove(&id) {
+            self.keys.remove(&(item.spec.owner, item.image));
+            if let Some(kept) = item.status.kept {
+                step.actions.push(Action::Release(id, kept.how));
+            }
+        }
+        self.index.remove(id);
+        step.changed.insert(id);
+    }
+
+    fn retry(&mut self, id: Id, step: &mut Step) {
+        let Some(item) = self.items.get_mut(&id) else { return };
+        match item.status.state {
+            State::Pulling => return,
+            State::Waiting => {
+                item.status.until = None;
+                item.status.turn(State::Waiting, Reason::Queued, "to be tried again at once", self.now);
+            }
+            State::Succeeded | State::Failed => rules::restart(item, "to be tried again", self.now),
+        }
+        step.changed.insert(id);
+        self.reindex(id);
+    }
+
+    fn pause(&mut self, paused: bool, step: &mut Step) {
+        self.paused = paused;
+        if paused {
+            for id in self.runs.keys().copied().collect::<Vec<_>>() {
+                self.stop(id, "the queue was paused", step);
+                self.reindex(id);
+            }
+        }
+    }
+
+    /// Ends an attempt, if there is one, without any harm to the item.
+    fn stop(&mut self, id: Id, why: &str, step: &mut Step) {
+        if let Some(run) = self.runs.remove(&id) {
+            step.actions.push(Action::Stop(id, run.token));
+        }
+        if let Some(item) = self.items.get_mut(&id) {
+            item.status.until = None;
+            item.status.turn(State::Waiting, Reason::Queued, why, self.now);
+        }
+    }
+
+    fn turn(&mut self, id: Id, token: u64, flies: bool) {
+        let Some(run) = self.runs.get_mut(&id).filter(|run| run.token == token) else { return };
+        let Some(item) = self.items.get_mut(&id) else { return };
+        match (run.flying, flies) {
+            (None, true) => {
+                run.flying = Some(self.now);
+                item.status.turn(State::Pulling, Reason::Pulling, "", self.now);
+            }
+            (Some(since), false) => {
+                run.used += self.now.since(since);
+                run.flying = None;
+                item.status.turn(State::Pulling, Reason::InLine, "waits for more urgent pulls", self.now);
+            }
+            _ => return,
+        }
+        self.reindex(id);
+    }
+
+    fn expose(&mut self, id: Id, token: u64, step: &mut Step) -> Answer {
+        match self.items.get_mut(&id).filter(|_| self.runs.get(&id).is_some_and(|run| run.token == token)) {
+            Some(item) => {
+                item.status.exposed = true;
+                step.changed.insert(id);
+                Answer::Done
+            }
+            None => Answer::Unknown,
+        }
+    }
+
+    fn cleaned(&mut self, id: Id, step: &mut Step) {
+        // An attempt that runs by now has a word of its own.
+        if !self.runs.contains_key(&id)
+            && let Some(item) = self.items.get_mut(&id)
+            && item.status.exposed
+        {
+            item.status.exposed = false;
+            step.changed.insert(id);
+        }
+    }
+
+    fn ended(&mut self, id: Id, token: u64, outcome: Outcome, step: &mut Step) {
+        if self.runs.get(&id).is_none_or(|run| run.token != token) {
+            return;
+        }
+        self.runs.remove(&id);
+        let Some(item) = self.items.get_mut(&id) else { return };
+        item.status.exposed = false;
+        match outcome {
+            Outcome::Done(done) => rules::succeed(item, done, self.now),
+            Outcome::Failed { reason, message, permanent } => {
+                rules::fail(item, reason, &message, permanent, self.now);
+            }
+            Outcome::Later { reason, message } => rules::put_off(item, reason, message, self.now),
+        }
+        step.changed.insert(id);
+        self.reindex(id);
+    }
+
+    fn give_way(&mut self, ids: &[Id], step: &mut Step) {
+        for id in ids {
+            self.release(*id, "gave way for want of disk space", step);
+            self.reindex(*id);
+        }
+    }
+
+    fn release(&mut self, id: Id, why: &str, step: &mut Step) {
+        let Some(item) = self.items.get_mut(&id) else { return };
+        let Some(Kept { how, .. }) = item.status.kept.take() else { return };
+        let status = &mut item.status;
+        let word = if how == How::Pinned { "the pin" } else { "what was parked" };
+        status.turn(status.state, status.reason, format!("{word} {why}"), self.now);
+        step.actions.push(Action::Release(id, how));
+        step.changed.insert(id);
+    }
+
+    fn lost(&mut self, id: Id, step: &mut Step) {
+        let Some(item) = self.items.get_mut(&id) else { return };
+        if item.status.kept.as_ref().is_some_and(|kept| kept.how == How::Parked) {
+            item.status.kept = None;
+            rules::restart(item, "what was parked is gone; it is pulled again", self.now);
+            step.changed.insert(id);
+            self.reindex(id);
+        }
+    }
+
+    /// Something is due for an item.
+    fn fire(&mut self, id: Id, step: &mut Step) {
+        let Some(item) = self.items.get_mut(&id) else { return self.index.remove(id) };
+        let now = self.now;
+        let reached = |time: Option<Time>| time.is_some_and(|time| time <= now);
+        if item.is_finished() {
+            if reached(item.status.kept.as_ref().and_then(|kept| kept.until)) {
+                self.release(id, "ended, as asked for", step);
+            } else {
+                self.remove(id, step);
+            }
+        } else if reached(item.spec.deadline) {
+            if let Some(run) = self.runs.remove(&id) {
+                step.actions.push(Action::Stop(id, run.token));
+            }
+            rules::miss_deadline(item, now);
+            step.changed.insert(id);
+        } else if let Some(run) = self.runs.remove(&id) {
+            step.actions.push(Action::Stop(id, run.token));
+            let message = format!("the attempt took longer than {} s", item.spec.timeout_seconds);
+            rules::fail(item, Reason::Timeout, &message, false, now);
+            step.changed.insert(id);
+        } else {
+            item.status.until = None;
+            let message = std::mem::take(&mut item.status.message);
+            item.status.turn(State::Waiting, Reason::Queued, message, now);
+        }
+    }
+
+    /// Starts what may be started.
+    fn schedule(&mut self, step: &mut Step) {
+        let fresh = self.index.take_fresh();
+        if self.paused {
+            return;
+        }
+        for id in fresh {
+            let joins = self.items.get(&id).is_some_and(|item| self.runs_beside(&item.source) > 0);
+            if joins {
+                self.start(id, step);
+            }
+        }
+        for class in crate::pull::Class::ALL.into_iter().rev() {
+            while self.busy(class) < self.limits.slots {
+                let Some(id) = self.index.pick(class) else { break };
+                self.start(id, step);
+                let Some(source) = self.items.get(&id).map(|item| item.source.clone()) else { continue };
+                for other in self.index.same_source(&source) {
+                    if self.runs_beside(&source) == 0 {
+                        break;
+                    }
+                    self.start(other, step);
+                }
+            }
+        }
+    }
+
+    /// How many pull this already, or nothing if so many do that one more would be too many.
+    fn runs_beside(&self, source: &str) -> usize {
+        let count = self.runs.values().filter(|run| run.source == source).count();
+        if count < rules::TOGETHER { count } else { 0 }
+    }
+
+    /// How many slots this class and those above it use.
+    fn busy(&self, class: crate::pull::Class) -> usize {
+        let above = self.runs.values().filter(|run| run.class >= class);
+        above.map(|run| &run.source).collect::<BTreeSet<_>>().len()
+    }
+
+    fn start(&mut self, id: Id, step: &mut Step) {
+        let Some(item) = self.items.get_mut(&id).filter(|_| !self.runs.contains_key(&id)) else { return };
+        self.last_token += 1;
+        let run = Run {
+            token: self.last_token,
+            source: item.source.clone(),
+            class: item.spec.class,
+            flying: None,
+            used: Duration::ZERO,
+        };
+        item.status.turn(State::Pulling, Reason::InLine, "", self.now);
+        step.actions.push(Action::Start(id, run.token));
+        self.runs.insert(id, run);
+        self.reindex(id);
+    }
+
+    /// Finished items beyond the limit go, the oldest first.
+    fn forget_surplus(&mut self, step: &mut Step) {
+        while self.index.forgettable() > self.limits.finished {
+            let Some(id) = self.index.oldest_forgettable() else { return };
+            self.remove(id, step);
+        }
+    }
+
+    /// Nothing that crisp itself has put off may wait for a clock that was wrong when it did.
+    fn clock_went_back(&mut self, now: Time) {
+        for run in self.runs.values_mut() {
+            run.flying = run.flying.map(|since| since.min(now));
+        }
+        for item in self.items.values_mut() {
+            rules::clock_went_back(item, now);
+        }
+        for id in self.items.keys().copied().collect::<Vec<_>>() {
+            self.reindex(id);
+        }
+    }
+
+    fn reindex(&mut self, id: Id) {
+        let Some(item) = self.items.get(&id) else { return self.index.remove(id) };
+        let run = self.runs.get(&id);
+        let timeout = run.and_then(|run| {
+            let left = Duration::from_secs(item.spec.timeout_seconds).saturating_sub(run.used);
+            run.flying.map(|since| since.after(left))
+        });
+        self.index.place(item, run.is_some(), timeout, self.limits.ttl);
+    }
+}
+
+/// Until when something is kept.
+fn kept_until(pin: Pin, now: Time) -> Option<Time> {
+    match pin {
+        Pin::Seconds(seconds) => Some(now.after(Duration::from_secs(seconds))),
+        Pin::None | Pin::WithOwner => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
