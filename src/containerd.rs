@@ -1,5 +1,5 @@
-//! containerd's own API, beside CRI: leases that keep what a cancelled pull has fetched, and what the content store
-//! knows of a pull under way.
+//! containerd's own API, beside CRI: leases that keep what a cancelled pull has fetched, what the content store knows
+//! of a pull under way, and the records by which images are known.
 //!
 //! A pull is tied to a lease by metadata [`LEASE_HEADER`] on its PullImage. containerd then notes under that lease
 //! whatever the pull touches, and neither makes nor deletes a lease itself:
@@ -7,6 +7,8 @@
 //! - after a cancel, finished and partial layers stay, and the next pull under the same lease goes on where that one
 //!   stopped ([`Containerd::kept`] tells how much that is);
 //! - the lease says which blobs belong to the pull, which makes true progress possible ([`Tracker`]).
+//!
+//! A lease can also *park* an image: what it holds stays, though no record names it ([`Containerd::copy_lease`]).
 //!
 //! Every call has a time limit of its own, and every future may be dropped at any point: what was begun then is either
 //! repeated safely or expires. No credential ever comes here.
@@ -19,16 +21,17 @@
 mod accounting;
 mod content;
 mod error;
+mod images;
 mod lease;
 mod manifest;
 mod progress;
-mod stub;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use containerd_client::services::v1::content_client::ContentClient;
+use containerd_client::services::v1::images_client::ImagesClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use tonic::metadata::MetadataValue;
 use tonic::service::interceptor::InterceptedService;
@@ -37,9 +40,9 @@ use tonic::{Code, Request, Response, Status};
 
 pub use accounting::Accounting;
 pub use error::Error;
-pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease};
+pub use images::{ImageRecord, Target, cri_name};
+pub use lease::{LEASE_HEADER, LEASE_LABEL, LIFETIME, Lease, PARKED_LABEL};
 pub use progress::{LayerProgress, Phase, Progress, Tracker};
-pub use stub::ImageRecord;
 
 /// A client of containerd's API. It connects with the first call, anew after the connection was lost, and clones share
 /// one connection, which lives on the runtime that made the first call.
@@ -94,6 +97,11 @@ impl Containerd {
 
     fn content(&self) -> Result<ContentClient<InNamespace>, Error> {
         let client = ContentClient::with_interceptor(self.channel()?, in_namespace as fn(_) -> _);
+        Ok(client.max_decoding_message_size(MAX_MESSAGE))
+    }
+
+    fn images_client(&self) -> Result<ImagesClient<InNamespace>, Error> {
+        let client = ImagesClient::with_interceptor(self.channel()?, in_namespace as fn(_) -> _);
         Ok(client.max_decoding_message_size(MAX_MESSAGE))
     }
 

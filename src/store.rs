@@ -8,12 +8,13 @@
 //! # What holds
 //!
 //! - A batch that was answered with `Ok` survives `kill -9` and the loss of power. A batch is there wholly or not at
-//!   all, and batches come to be in the order in which they were sent.
+//!   all, and batches come to be in the order in which their commits were begun.
 //! - [`CommitError::NotWritten`] is definite: nothing of the batch is there, nor will be. The store goes on, and the
 //!   same commit may succeed later. Only [`CommitError::Unknown`] leaves open which of the two it was.
 //! - A file that is damaged, or that a newer crisp made, is refused with instructions. Nothing deletes or replaces a
 //!   file; what to do with it is the operator's choice.
-//! - Opening verifies every checksum of the file, so what [`Store::load`] gives is what was put.
+//! - Opening verifies every checksum of the file, so what [`Store::load`] gives is what was put. One thing cannot be
+//!   told apart: after a crash, damage to the last transaction looks like one that was not finished, and is undone.
 //!
 //! # Limits
 //!
@@ -53,6 +54,8 @@ pub struct Store(Arc<Handle>);
 #[derive(Debug)]
 struct Handle {
     requests: mpsc::Sender<Request>,
+    /// Who is about to send. A full channel lets those who wait in by no particular order; this keeps theirs.
+    turn: tokio::sync::Mutex<()>,
     engine: Arc<Mutex<Engine>>,
     #[expect(dead_code, reason = "held for what its drop does")]
     writer: Writer,
@@ -85,7 +88,7 @@ impl Store {
         let engine = Arc::new(Mutex::new(engine));
         let (requests, writer) =
             Writer::spawn(engine.clone()).map_err(|source| OpenError::Io { path: name, source })?;
-        Ok(Self(Arc::new(Handle { requests, engine, writer })))
+        Ok(Self(Arc::new(Handle { requests, turn: tokio::sync::Mutex::new(()), engine, writer })))
     }
 
     /// Writes a batch, and answers when it is on the disk.
@@ -98,8 +101,7 @@ impl Store {
             return Ok(());
         }
         let (answer, answered) = oneshot::channel();
-        let request = Request::Commit { batch, answer };
-        self.0.requests.send(request).await.map_err(|_| CommitError::Closed)?;
+        self.send(Request::Commit { batch, answer }).await.map_err(|_| CommitError::Closed)?;
         answered.await.unwrap_or_else(|_| Err(CommitError::Unknown("the writer of the store failed".into())))
     }
 
@@ -118,9 +120,15 @@ impl Store {
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         // Either may fail when somebody else has closed the store before; then there is nothing to wait for.
-        if self.0.requests.send(Request::Close(done)).await.is_ok() {
+        if self.send(Request::Close(done)).await.is_ok() {
             let _ = closed.await;
         }
+    }
+
+    /// Sends a request after all that were begun before it.
+    async fn send(&self, request: Request) -> Result<(), mpsc::error::SendError<Request>> {
+        let _turn = self.0.turn.lock().await;
+        self.0.requests.send(request).await
     }
 
     /// Never held across an await; the longest that anybody holds it is one transaction.

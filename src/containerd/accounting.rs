@@ -1,5 +1,6 @@
 //! What a pull has brought, asked when it has ended.
 
+use std::collections::HashSet;
 use std::time::SystemTime;
 
 use super::content::digest_of;
@@ -14,6 +15,9 @@ pub struct Accounting {
     /// Those of them that were not there before, whichever pull has fetched them.
     pub fetched: u64,
 }
+
+/// How many blobs of a lease are looked at. Images have fewer.
+const MAX_BLOBS: usize = 4096;
 
 // === impl Containerd ===
 
@@ -35,6 +39,20 @@ impl Containerd {
             }
         }
         Ok(Some(accounting))
+    }
+
+    /// How many bytes of content a lease keeps, as they come from the registry: what it holds, and what that refers to.
+    pub async fn lease_size(&self, lease: &str) -> Result<u64, Error> {
+        let mut next = self.held(lease).await?.content;
+        let mut seen: HashSet<String> = next.iter().cloned().collect();
+        let mut size = 0_u64;
+        while !next.is_empty() {
+            let infos = self.infos(next).await?;
+            size = infos.values().map(|info| info.size).fold(size, u64::saturating_add);
+            let referred = infos.into_values().flat_map(|info| info.refers);
+            next = referred.filter(|digest| seen.len() < MAX_BLOBS && seen.insert(digest.clone())).collect();
+        }
+        Ok(size)
     }
 
     /// How many bytes an unfinished pull has left under its lease: blobs that came while the lease was there, and parts

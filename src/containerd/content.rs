@@ -19,8 +19,8 @@ const ABREAST: usize = 8;
 pub(super) struct Info {
     pub(super) size: u64,
     pub(super) created_at: Option<SystemTime>,
-    /// Whether it refers to other blobs, as manifests and indexes do once containerd has read them.
-    pub(super) refers: bool,
+    /// The blobs that it refers to, as manifests and indexes do once containerd has read them.
+    pub(super) refers: Vec<String>,
 }
 
 // === impl Containerd ===
@@ -94,7 +94,12 @@ impl From<Message> for Info {
         Self {
             size: u64::try_from(message.size).unwrap_or(0),
             created_at: message.created_at.and_then(|time| SystemTime::try_from(time).ok()),
-            refers: message.labels.keys().any(|key| key.starts_with("containerd.io/gc.ref.content")),
+            refers: message
+                .labels
+                .into_iter()
+                .filter(|(key, _)| key.starts_with("containerd.io/gc.ref.content"))
+                .map(|(_, digest)| digest)
+                .collect(),
         }
     }
 }

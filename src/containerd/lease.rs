@@ -19,6 +19,10 @@ pub const LEASE_HEADER: &str = "containerd-lease";
 /// lease's own: a renewed lease has that of its first ancestor.
 pub const LEASE_LABEL: &str = "crisp.dev/lease";
 
+/// The label by which crisp knows the leases that keep parked images. Its value is whoever they are kept for. Such a lease
+/// has no [`LEASE_LABEL`]: it is not what a pull has left behind.
+pub const PARKED_LABEL: &str = "crisp.dev/parked";
+
 /// How long a lease lives. It ends what a crisp that died left behind; containerd looks at it only when its garbage
 /// collector happens to run.
 pub const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -60,11 +64,7 @@ impl Containerd {
     ///
     /// The id travels as metadata, so it is limited to letters, digits, `.`, `_` and `-`.
     pub async fn create_lease(&self, id: &str, labels: &BTreeMap<String, String>) -> Result<(), Error> {
-        for key in [LEASE_LABEL, EXPIRE_LABEL] {
-            if labels.contains_key(key) {
-                return Err(Error::Invalid(format!("lease label {key}: crisp sets it itself; leave it out")));
-            }
-        }
+        check_labels(labels)?;
         let now = SystemTime::now();
         let own = [(LEASE_LABEL.to_owned(), Timestamp::from(now).to_string())];
         self.create(id, labels.clone().into_iter().chain(own), now).await
@@ -83,7 +83,7 @@ impl Containerd {
         }
     }
 
-    /// All leases of crisp's, those of earlier instances included.
+    /// The leases of crisp's pulls, those of earlier instances included. Parked ones are not among them.
     pub async fn list_leases(&self) -> Result<Vec<Lease>, Error> {
         self.list(format!("labels.\"{LEASE_LABEL}\"")).await
     }
@@ -104,11 +104,57 @@ impl Containerd {
         };
         self.create(new_id, old.labels.into_iter(), SystemTime::now()).await?;
         for resource in self.resources(id).await? {
-            let mut leases = self.leases()?;
-            let request = AddResourceRequest { id: new_id.to_owned(), resource: Some(resource) };
-            self.call("Leases.AddResource", CALL_LIMIT, leases.add_resource(request)).await?;
+            self.add_resource(new_id, resource).await?;
         }
         self.delete_lease(id, false).await
+    }
+
+    /// Makes a lease that keeps all that another does, for `owner`: a parked one. The other stays.
+    ///
+    /// When this is dropped or fails in between it can be called again. A lease lives for [`LIFETIME`], so a parked one
+    /// has to be renewed in time.
+    pub async fn copy_lease(
+        &self,
+        from: &str,
+        to: &str,
+        owner: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        if from == to {
+            return Err(Error::Invalid(format!("lease {from}: cannot be copied to its own id; use another")));
+        }
+        let resources = self.resources(from).await?;
+        self.create_parked_lease(to, owner, labels).await?;
+        for resource in resources {
+            self.add_resource(to, resource).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes a parked lease that keeps nothing yet. One that exists already is as good, but keeps its labels and its
+    /// expiry.
+    pub async fn create_parked_lease(
+        &self,
+        id: &str,
+        owner: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        check_labels(labels)?;
+        let own = [(PARKED_LABEL.to_owned(), owner.to_owned())];
+        self.create(id, labels.clone().into_iter().chain(own), SystemTime::now()).await
+    }
+
+    /// Puts a blob under a lease, and with it all that containerd knows it to refer to: of an image that was pulled, its
+    /// target is enough to keep layers and snapshots.
+    pub async fn lease_content(&self, id: &str, digest: &str) -> Result<(), Error> {
+        check_id(id)?;
+        let resource = Resource { id: digest.to_owned(), r#type: "content".to_owned() };
+        self.add_resource(id, resource).await
+    }
+
+    /// All parked leases, those of earlier instances included.
+    pub async fn parked_leases(&self) -> Result<Vec<Lease>, Error> {
+        self.list(format!("labels.\"{PARKED_LABEL}\"")).await
     }
 
     /// A lease by its id, whoever made it. When a pull failed for whatever reason, this tells whether its lease was
@@ -121,6 +167,12 @@ impl Containerd {
     /// What a lease keeps.
     pub(super) async fn held(&self, id: &str) -> Result<Held, Error> {
         Ok(Held::of(self.resources(id).await?))
+    }
+
+    async fn add_resource(&self, id: &str, resource: Resource) -> Result<(), Error> {
+        let mut leases = self.leases()?;
+        let request = AddResourceRequest { id: id.to_owned(), resource: Some(resource) };
+        self.call("Leases.AddResource", CALL_LIMIT, leases.add_resource(request)).await
     }
 
     async fn create(
@@ -165,6 +217,11 @@ impl Lease {
     /// When it expires; `None` if its label cannot be read, which containerd takes for never.
     pub fn expires_at(&self) -> Option<SystemTime> {
         time_of(self.labels.get(EXPIRE_LABEL)?)
+    }
+
+    /// Whom it keeps a parked image for; `None` if it is not a parked one.
+    pub fn parked_for(&self) -> Option<&str> {
+        self.labels.get(PARKED_LABEL).map(String::as_str)
     }
 
     /// The time from which on fetched bytes count as its own.
@@ -218,6 +275,13 @@ fn check_id(id: &str) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
+    match [LEASE_LABEL, PARKED_LABEL, EXPIRE_LABEL].into_iter().find(|key| labels.contains_key(*key)) {
+        Some(key) => Err(Error::Invalid(format!("lease label {key}: crisp sets it itself; leave it out"))),
+        None => Ok(()),
+    }
 }
 
 fn check_label(key: &str, value: &str) -> Result<(), Error> {

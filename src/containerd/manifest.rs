@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use oci_spec::image::{Descriptor, ImageManifest};
+use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
 
 /// Largest manifest that is read. containerd's own limit is smaller.
 pub(super) const MAX_MANIFEST: usize = 8 << 20;
@@ -40,6 +40,13 @@ impl Manifest {
     pub(super) fn blobs(&self) -> impl Iterator<Item = &Blob> {
         std::iter::once(&self.config).chain(&self.layers)
     }
+}
+
+/// The manifests that an index names, in its order; none for what is no index.
+pub(super) fn children(data: &[u8]) -> Vec<String> {
+    let index = serde_json::from_slice::<ImageIndex>(data).ok();
+    let manifests = index.iter().flat_map(|index| index.manifests());
+    manifests.map(|manifest| manifest.digest().to_string()).collect()
 }
 
 // === impl Blob ===
@@ -116,6 +123,9 @@ mod tests {
             assert_eq!(parse(&document), None, "{document}");
         }
         assert_eq!(Manifest::parse(b""), None);
+        let index = json!({ "schemaVersion": 2, "manifests": [descriptor(manifest, A, 1), descriptor(manifest, B, 1)] });
+        assert_eq!(children(index.to_string().as_bytes()), [A, B]);
+        assert_eq!(children(b"{}"), [""; 0]);
         assert_eq!(Manifest::parse(&[0x1f, 0x8b, 8, 0]), None);
     }
 }

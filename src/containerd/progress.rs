@@ -121,7 +121,7 @@ impl Documents {
         let unknown = unknown.take(MAX_SEARCHED).cloned().collect();
         for (digest, info) in containerd.infos(unknown).await? {
             // One that refers to nothing yet is looked at again: containerd notes that after it has read it.
-            if !info.refers {
+            if info.refers.is_empty() {
                 continue;
             }
             let data = match usize::try_from(info.size) {

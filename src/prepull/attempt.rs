@@ -87,14 +87,11 @@ impl Tools {
         if credentials.is_empty() {
             return self.pull(item, &reference, None, turn).await;
         }
-        let leases = self.coordinator.supports_leases().await;
-        if item.spec.visibility != Some(Visibility::Shared) && !leases {
-            let message = "this runtime cannot keep a private image from other pods; ask for it with visibility \
-                           `shared`, or let its pods pull it";
-            return Err(failed(Reason::Unsupported, message.into(), true));
+        let private = item.spec.visibility != Some(Visibility::Shared);
+        if private {
+            self.can_park().await?;
         }
         let last = credentials.len() - 1;
-        let private = item.spec.visibility != Some(Visibility::Shared);
         for (number, credential) in credentials.into_iter().enumerate() {
             let pulled = match private {
                 true => park::pull(self, item, &reference, credential, turn).await,
@@ -110,6 +107,22 @@ impl Tools {
             }
         }
         Err(failed(Reason::Unauthorized, "no credential was accepted".into(), false))
+    }
+
+    /// Whether private images can be kept private here.
+    async fn can_park(&self) -> Result<(), Outcome> {
+        match self.coordinator.lease_support().await {
+            Some(true) => Ok(()),
+            Some(false) => {
+                let message = "this runtime cannot keep a private image from other pods; ask for it with visibility \
+                               `shared`, or let its pods pull it";
+                Err(failed(Reason::Unsupported, message.into(), true))
+            }
+            None => {
+                let message = "the runtime does not say whether it can keep a private image from other pods";
+                Err(Outcome::Later { reason: Reason::RuntimeAway, message: message.into() })
+            }
+        }
     }
 
     /// Whether the node has enough to spare to begin at all.

@@ -7,14 +7,14 @@
 //! A private pull runs in a task of its own that cleans up behind itself when its attempt is stopped. For a crash the
 //! item says on disk that such a pull is under way ([`Item::status`]`.exposed`), and [`clean`] is done at the next start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::containerd::{Error, ImageRecord};
+use crate::containerd::{Error, ImageRecord, cri_name};
 use crate::image::Reference;
 use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
@@ -24,7 +24,7 @@ use crate::prepull::secret::Credential;
 use crate::prepull::sight::HideGuard;
 use crate::prepull::time::Time;
 use crate::prepull::verdict;
-use crate::pull::own::Landed;
+use crate::pull::own::{Landed, LeaseGuard};
 
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
@@ -32,8 +32,8 @@ const AFTERMATH: Duration = Duration::from_secs(2);
 /// What has to be known before a private pull.
 #[derive(Debug)]
 pub(super) struct Parking {
-    /// Names that were there.
-    before: BTreeSet<String>,
+    /// What was there, by name.
+    before: BTreeMap<String, ImageRecord>,
     hidden: HideGuard,
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn pull(
 /// Removes what an attempt that a crash cut off may have left for all to see.
 pub(super) async fn clean(tools: &Tools, item: &Item) -> Result<(), Error> {
     let hidden = tools.sight.hide([&item.source]);
-    let parking = Parking { before: BTreeSet::new(), hidden };
+    let parking = Parking { before: BTreeMap::new(), hidden };
     parking.remove(tools, item, None).await.map(drop)
 }
 
@@ -98,7 +98,8 @@ impl Parking {
         let records = tools.containerd.images().await.map_err(containerd_failed)?;
         // Images by their ids: those are records of their own.
         hidden.hide_new(records.iter().map(|record| &record.name).filter(|name| name.starts_with("sha256:")));
-        Ok(Self { before: records.into_iter().map(|record| record.name).collect(), hidden })
+        let before = records.into_iter().map(|record| (record.name.clone(), record)).collect();
+        Ok(Self { before, hidden })
     }
 
     /// Hides what a pull has brought, for good.
@@ -111,16 +112,13 @@ impl Parking {
             let (image_id, note) = (image_id.clone(), note.to_owned());
             Ok(Outcome::Done(Done { present: false, image_id, bytes: 0, parked: false, public: false, note }))
         };
-        if self.before.contains(&record_name(&item.source)) {
+        if Reference::parse(&item.source).is_ok_and(|source| self.before.contains_key(&cri_name(&source))) {
             return seen("it was there before, so it is not hidden");
         }
         if landed.others {
             return seen("somebody else has pulled it too, so it is not hidden");
         }
-        let kept = match &landed.lease {
-            Some(lease) => self.keep(tools, item, lease.id()).await,
-            None => Err(failed(Reason::Error, "the pull had no lease to keep it by".into(), false)),
-        };
+        let kept = self.keep(tools, item, landed.lease.as_ref().map(LeaseGuard::id)).await;
         // Whatever became of the lease, nobody may see the image.
         match self.remove(tools, item, Some(&image_id)).await {
             Ok(true) => {}
@@ -140,14 +138,28 @@ impl Parking {
         }))
     }
 
-    /// Keeps what was pulled, and tells how much it is.
-    async fn keep(&self, tools: &Tools, item: &Item, lease: &str) -> Result<u64, Outcome> {
+    /// Keeps what was pulled, and tells how much it is. A pull that could get no lease is kept by what it has brought.
+    async fn keep(&self, tools: &Tools, item: &Item, lease: Option<&str>) -> Result<u64, Outcome> {
+        let containerd = &tools.containerd;
         let name = format!("crisp-parked-{}-{}-{}", tools.instance, item.id, Time::now().0);
         let image = item.image.chars().take(1000).collect();
         let labels = BTreeMap::from([("crisp.dev/image".to_owned(), image)]);
         let owner = owner(tools, item.id);
-        tools.containerd.park_lease(lease, &name, &owner, &labels).await.map_err(containerd_failed)?;
-        tools.containerd.lease_size(&name).await.map_err(containerd_failed)
+        let kept = async {
+            match lease {
+                Some(lease) => containerd.copy_lease(lease, &name, &owner, &labels).await?,
+                None => {
+                    let source = Reference::parse(&item.source).map(|source| cri_name(&source));
+                    let record = containerd.image(source.as_deref().unwrap_or_default()).await?;
+                    containerd.create_parked_lease(&name, &owner, &labels).await?;
+                    if let Some(record) = record {
+                        containerd.lease_content(&name, &record.target.digest).await?;
+                    }
+                }
+            }
+            containerd.lease_size(&name).await
+        };
+        kept.await.map_err(containerd_failed)
     }
 
     /// After a pull that failed or was stopped: it may have come to its end all the same.
@@ -164,8 +176,18 @@ impl Parking {
     async fn remove(&self, tools: &Tools, item: &Item, image_id: Option<&str>) -> Result<bool, Error> {
         let Some(_claim) = self.hidden.claim(image_id).await else { return Ok(false) };
         let all = tools.containerd.images().await?;
-        for record in self.brought(&all, &item.source) {
+        let brought = self.brought(&all, &item.source);
+        let target = brought.last().map(|record| &record.target.digest);
+        for record in &brought {
             tools.containerd.delete_image(&record.name).await?;
+        }
+        // An image has one record under its id, whichever of its manifests came last.
+        for record in all.iter().filter(|record| is_id(record) && Some(&record.target.digest) == target) {
+            if let Some(before) = self.before.get(&record.name)
+                && before.target != record.target
+            {
+                tools.containerd.create_or_update_image(before).await?;
+            }
         }
         Ok(true)
     }
@@ -175,16 +197,15 @@ impl Parking {
     fn brought<'a>(&self, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
         let Ok(reference) = Reference::parse(source) else { return Vec::new() };
         let repository = format!("{}@", reference.name());
-        let source = record_name(source);
+        let source = cri_name(&reference);
         let is_name = |record: &ImageRecord| record.name == source || record.name.starts_with(&repository);
         let Some(target) = all.iter().find(|record| record.name == source).map(|record| &record.target)
         else {
             return Vec::new();
         };
         let of_image = || all.iter().filter(|record| record.target.digest == target.digest);
-        let new = |record: &&ImageRecord| !self.before.contains(&record.name);
-        let is_id = |record: &ImageRecord| record.name.starts_with("sha256:");
-        let shared = of_image().any(|record| !is_id(record) && !(is_name(record) && new(&record)));
+        let new = |record: &&ImageRecord| !self.before.contains_key(&record.name);
+        let shared = of_image().any(|record| !(is_id(record) || is_name(record) && new(&record)));
         let ids = of_image().filter(new).filter(|record| is_id(record) && !shared);
         let digests = of_image().filter(new).filter(|record| is_name(record) && record.name != source);
         let name = of_image().filter(new).filter(|record| record.name == source);
@@ -213,15 +234,8 @@ pub(super) fn owner(tools: &Tools, id: Id) -> String {
     format!("{}/{id}", tools.instance)
 }
 
-/// The name under which containerd keeps what was pulled by a reference: with a digest, the tag is left out.
-fn record_name(source: &str) -> String {
-    match Reference::parse(source) {
-        Ok(reference) => match reference.digest() {
-            Some(digest) => format!("{}@{digest}", reference.name()),
-            None => reference.with_default_tag().to_string(),
-        },
-        Err(_) => source.to_owned(),
-    }
+fn is_id(record: &ImageRecord) -> bool {
+    record.name.starts_with("sha256:")
 }
 
 fn containerd_failed(error: Error) -> Outcome {

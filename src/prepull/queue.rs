@@ -200,6 +200,7 @@ impl Queue {
             if item.status.state == State::Pulling {
                 item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", now);
             }
+            rules::clock_went_back(&mut item, Duration::ZERO, now);
             queue.next_id = queue.next_id.max(item.id.saturating_add(1));
             queue.keys.insert((item.spec.owner.clone(), item.image.clone()), item.id);
             let id = item.id;
@@ -211,11 +212,11 @@ impl Queue {
 
     /// Takes an event in.
     pub fn step(&mut self, event: Event, now: Time) -> Step {
-        if now < self.now {
-            self.clock_went_back(now);
+        let mut step = Step::default();
+        if now.after(rules::CLOCK_STEP) < self.now {
+            self.clock_went_back(now, &mut step);
         }
         self.now = now;
-        let mut step = Step::default();
         match event {
             Event::Add(wanted) => step.answer = self.add(wanted, &mut step),
             Event::Remove(id) if self.items.contains_key(&id) => self.remove(id, &mut step),
@@ -446,7 +447,10 @@ impl Queue {
         let Some(item) = self.items.get_mut(&id) else { return };
         if item.status.kept.as_ref().is_some_and(|kept| kept.how == How::Parked) {
             item.status.kept = None;
-            rules::restart(item, "what was parked is gone; it is pulled again", self.now);
+            // One that begins again has begun already.
+            if item.is_finished() {
+                rules::restart(item, "what was parked is gone; it is pulled again", self.now);
+            }
             step.changed.insert(id);
             self.reindex(id);
         }
@@ -545,15 +549,20 @@ impl Queue {
     }
 
     /// Nothing that crisp itself has put off may wait for a clock that was wrong when it did.
-    fn clock_went_back(&mut self, now: Time) {
+    fn clock_went_back(&mut self, now: Time, step: &mut Step) {
+        let by = self.now.since(now);
         for run in self.runs.values_mut() {
-            run.flying = run.flying.map(|since| since.min(now));
+            if let Some(since) = &mut run.flying {
+                run.used += self.now.since(*since);
+                *since = now;
+            }
         }
         for item in self.items.values_mut() {
-            rules::clock_went_back(item, now);
+            rules::clock_went_back(item, by, now);
         }
         for id in self.items.keys().copied().collect::<Vec<_>>() {
             self.reindex(id);
+            step.changed.insert(id);
         }
     }
 

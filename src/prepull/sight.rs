@@ -22,6 +22,7 @@
 //! Only pulls that come over crisp's socket are known here. Guards are few and live as long as a pull, so all that is
 //! remembered for them is bounded by [`MAX_BROUGHT`], and is gone with the last of them.
 
+mod guard;
 mod hiding;
 mod pins;
 
@@ -34,8 +35,9 @@ use tokio::sync::watch;
 use crate::cri::view;
 use crate::image::Reference;
 
+pub use guard::{Claim, HideGuard, Pulling};
+use hiding::Hiding;
 pub use hiding::MAX_BROUGHT;
-use hiding::{Hiding, Ticket};
 use pins::Pins;
 
 /// The table. Clones are the same one.
@@ -68,29 +70,6 @@ pub enum Shown {
     Pinned,
     /// It is not there.
     Hidden,
-}
-
-/// Hides names, and remembers what others bring, until it is dropped.
-#[derive(Debug)]
-pub struct HideGuard {
-    sight: Sight,
-    ticket: Ticket,
-}
-
-/// A pull of somebody else, until it is dropped.
-#[derive(Debug)]
-#[must_use = "the pull counts as ended when this is dropped"]
-pub struct Pulling {
-    sight: Sight,
-    repository: Option<String>,
-}
-
-/// The right to remove what a pull made. Pulls of others wait until it is dropped.
-#[derive(Debug)]
-#[must_use = "others may pull again when this is dropped"]
-pub struct Claim {
-    sight: Sight,
-    repositories: Vec<String>,
 }
 
 #[derive(Debug, Default)]
@@ -128,8 +107,7 @@ impl Sight {
     /// Notes from now on what others bring, and hides nothing yet.
     pub fn watch<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> HideGuard {
         let names = names.into_iter().map(|name| Name::of(name.as_ref())).collect();
-        let ticket = self.change(|state| state.hiding.watch(names));
-        HideGuard { sight: self.clone(), ticket }
+        HideGuard::new(self, self.change(|state| state.hiding.watch(names)))
     }
 
     /// Hides images that have no other names than these, and at least one of them, until the guard is dropped. As the
@@ -137,7 +115,7 @@ impl Sight {
     /// [`Sight::watch`] with [`HideGuard::hide_new`] spares images that were there before.
     pub fn hide<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> HideGuard {
         let guard = self.watch(names);
-        self.change(|state| state.hiding.hide(guard.ticket, None));
+        guard.hide_names();
         guard
     }
 
@@ -153,7 +131,7 @@ impl Sight {
         let mut ended = self.inner.ended.subscribe();
         loop {
             if self.change(|state| state.hiding.begin(repository.as_deref())) {
-                return Pulling { sight: self.clone(), repository };
+                return Pulling::new(self, repository);
             }
             // The sender lives as long as this table.
             let _ = ended.changed().await;
@@ -242,66 +220,6 @@ impl Sight {
 
     fn filled(&self) -> u8 {
         self.inner.filled.load(Ordering::Acquire)
-    }
-}
-
-// === impl HideGuard ===
-
-impl HideGuard {
-    /// Hides from now on what has only the names of this guard, or no name at all, unless it was there before. A runtime
-    /// gives an image its ID before its names and takes them away in some order too, so that one without a name may be
-    /// the one to be hidden.
-    pub fn hide_new<I: AsRef<str>>(&self, there_before: impl IntoIterator<Item = I>) {
-        let there_before = there_before.into_iter().map(|id| bare_id(id.as_ref()).to_owned()).collect();
-        self.sight.change(|state| state.hiding.hide(self.ticket, Some(there_before)));
-    }
-
-    /// Whether somebody else has brought one of the names, or the image with this ID, since the guard was taken. If so,
-    /// nothing must be removed.
-    pub fn was_brought(&self, image_id: Option<&str>) -> bool {
-        self.sight.state().hiding.was_brought(self.ticket, image_id)
-    }
-
-    /// The right to remove what was pulled, as soon as nobody else pulls from the same repositories. `None`: somebody
-    /// else has brought it, as [`HideGuard::was_brought`] says.
-    pub async fn claim(&self, image_id: Option<&str>) -> Option<Claim> {
-        let mut ended = self.sight.inner.ended.subscribe();
-        loop {
-            {
-                let mut state = self.sight.state();
-                if state.hiding.was_brought(self.ticket, image_id) {
-                    return None;
-                }
-                if let Some(repositories) = state.hiding.claim(self.ticket) {
-                    return Some(Claim { sight: self.sight.clone(), repositories });
-                }
-            }
-            let _ = ended.changed().await;
-        }
-    }
-}
-
-impl Drop for HideGuard {
-    fn drop(&mut self) {
-        drop(self.sight.change(|state| state.hiding.end(self.ticket)));
-    }
-}
-
-// === impl Pulling, Claim ===
-
-impl Drop for Pulling {
-    fn drop(&mut self) {
-        if let Some(repository) = &self.repository {
-            self.sight.state().hiding.pull_ended(repository);
-            self.sight.inner.ended.send_replace(());
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.sight.state().hiding.claim_ended(&self.repositories);
-        self.sight.inner.ended.send_replace(());
     }
 }
 

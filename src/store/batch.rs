@@ -133,7 +133,7 @@ impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Item { table, key, .. } => write!(f, "{table}/{key}"),
-            Self::Meta { key, .. } => write!(f, "meta/{:.64}", key),
+            Self::Meta { key, .. } => write!(f, "meta/{key:.64}"),
         }
     }
 }

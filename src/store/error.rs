@@ -157,6 +157,14 @@ fn is_content(kind: io::ErrorKind) -> bool {
 // === impl CommitError ===
 
 impl CommitError {
+    /// The file could not be opened again for this commit, which was not tried.
+    pub(super) fn not_opened(error: OpenError) -> Self {
+        Self::NotWritten(Arc::new(match error {
+            OpenError::Io { source, .. } => source,
+            other => io::Error::other(other),
+        }))
+    }
+
     pub(super) fn not_written(error: redb::Error) -> Self {
         Self::NotWritten(Arc::new(match error {
             redb::Error::Io(error) => error,

@@ -5,6 +5,7 @@ mod failures;
 mod files;
 mod formats;
 mod power_loss;
+mod random;
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,8 @@ use super::*;
 const ITEMS: &str = "items";
 const OTHERS: &str = "others";
 
-fn batch(change: impl FnOnce(&mut Batch)) -> Batch {
-    let mut batch = Batch::new();
-    change(&mut batch);
-    batch
-}
-
 fn put(key: u64, value: &str) -> Batch {
-    batch(|batch| drop(batch.put(ITEMS, key, value)))
+    Batch::new().put(ITEMS, key, value).clone()
 }
 
 fn items(store: &Store) -> BTreeMap<u64, String> {
@@ -36,10 +31,8 @@ async fn suite(store: &Store) {
     store.commit(Batch::new()).await.unwrap();
 
     // What is put is there, by key, in its own table.
-    let first = batch(|batch| {
-        batch.put(ITEMS, 7, "seven").put(ITEMS, 2, "").put(OTHERS, 7, vec![0, 255]);
-        batch.put_meta("name", "x");
-    });
+    let mut first = Batch::new();
+    first.put(ITEMS, 7, "seven").put(ITEMS, 2, "").put(OTHERS, 7, vec![0, 255]).put_meta("name", "x");
     assert_eq!(format!("{first:?}"), r#"["items/7", "items/2", "others/7", "meta/name"]"#);
     store.commit(first).await.unwrap();
     assert_eq!(store.load(ITEMS).unwrap(), [(2, Vec::new()), (7, b"seven".to_vec())]);
@@ -47,28 +40,32 @@ async fn suite(store: &Store) {
     assert_eq!(store.meta("name").unwrap().as_deref(), Some(b"x".as_slice()));
 
     // Within a batch the last word counts.
-    let second = batch(|batch| {
-        batch.put(ITEMS, 1, "a").put(ITEMS, 1, "b").put(ITEMS, 3, "c").remove(ITEMS, 3).remove(ITEMS, 7);
-        batch.remove(ITEMS, 99).remove_meta("name").remove_meta("never");
-    });
+    let mut second = Batch::new();
+    second.put(ITEMS, 1, "a").put(ITEMS, 1, "b").put(ITEMS, 3, "c").remove(ITEMS, 3).remove(ITEMS, 7);
+    second.remove(ITEMS, 99).remove_meta("name").remove_meta("never");
     store.commit(second).await.unwrap();
     assert_eq!(items(store), BTreeMap::from([(1, "b".into()), (2, String::new())]));
     assert_eq!(store.meta("name").unwrap(), None);
 
     // The largest value fits; a larger one is refused, with all that came with it.
-    store.commit(batch(|batch| drop(batch.put(OTHERS, 1, vec![1; MAX_VALUE])))).await.unwrap();
-    let large = batch(|batch| drop(batch.put(ITEMS, 5, "x").put(ITEMS, 6, vec![1; MAX_VALUE + 1])));
+    store.commit(Batch::new().put(OTHERS, 1, vec![1; MAX_VALUE]).clone()).await.unwrap();
+    let mut large = put(5, "x");
+    large.put(ITEMS, 6, vec![1; MAX_VALUE + 1]);
     let error = store.commit(large).await.unwrap_err();
     assert_eq!(error.to_string(), "items/6 has 1048577 bytes; at most 1048576 can be stored");
-    let long = batch(|batch| (0..17).for_each(|key| drop(batch.put(ITEMS, key, vec![1; MAX_VALUE]))));
-    assert!(matches!(store.commit(long).await, Err(CommitError::BatchTooLarge { len: 17_826_496.. })));
+    let mut long = Batch::new();
+    for key in 0..17 {
+        long.put(ITEMS, key, vec![1; MAX_VALUE]);
+    }
+    let error = store.commit(long).await.unwrap_err();
+    assert!(matches!(error, CommitError::BatchTooLarge { len } if len > MAX_BATCH), "{error}");
 
     // The store's own names are not for others.
     for own in ["format", "made-by", "sequence"] {
-        let error = store.commit(batch(|batch| drop(batch.put_meta(own, "x")))).await.unwrap_err();
+        let error = store.commit(Batch::new().put_meta(own, "x").clone()).await.unwrap_err();
         assert!(matches!(error, CommitError::Key(key) if key == format!("meta/{own}")));
     }
-    let error = store.commit(batch(|batch| drop(batch.put("meta", 1, "x")))).await.unwrap_err();
+    let error = store.commit(Batch::new().put("meta", 1, "x").clone()).await.unwrap_err();
     assert!(matches!(error, CommitError::Key(_)), "{error}");
     assert_eq!(items(store), BTreeMap::from([(1, "b".into()), (2, String::new())]));
 

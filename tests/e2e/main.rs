@@ -4,11 +4,14 @@
 
 mod conformance;
 mod crictl;
+mod images;
 mod kubelet_pulls;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;
 mod leases;
+#[path = "../support/names_and_parking.rs"]
+mod names_and_parking;
 mod pods;
 mod pulls;
 #[path = "../support/pulls_through_crisp.rs"]

@@ -1,10 +1,13 @@
 //! crisp in front of the machine's containerd: what a client sees is what it sees without crisp.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may fail at any point, and says why")]
 
+mod images;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with e2e, which uses more of it")]
 mod lab;
 mod leases;
+#[path = "../support/names_and_parking.rs"]
+mod names_and_parking;
 mod outage;
 mod parity;
 mod pulls;

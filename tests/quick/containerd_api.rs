@@ -1,15 +1,15 @@
 //! Protects: whatever a runtime answers to containerd's own API, or does not, the client says so in time and goes on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use containerd_client::services::v1::{
     CreateRequest, Info, InfoRequest, InfoResponse, Lease, ListResourcesResponse, ListResponse,
-    ListStatusesResponse, ReadContentResponse, Resource, Status,
+    ListStatusesResponse, ReadContentResponse, Resource, Status, UpdateImageRequest,
 };
-use crisp::containerd::{Containerd, Error, Phase};
+use crisp::containerd::{Containerd, Error, ImageRecord, Phase, Target};
 use prost::Message;
 use serde_json::json;
 use tonic::Code;
@@ -84,6 +84,15 @@ async fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
         containerd.track("a").poll().await.unwrap_err(),
         containerd.kept("a").await.unwrap_err(),
         containerd.fetched("a", std::time::SystemTime::now()).await.unwrap_err(),
+        containerd.copy_lease("a", "b", "me", &none).await.unwrap_err(),
+        containerd.parked_leases().await.unwrap_err(),
+        containerd.lease_content("a", LAYER).await.unwrap_err(),
+        containerd.lease_size("a").await.unwrap_err(),
+        containerd.image("a").await.unwrap_err(),
+        containerd.images().await.unwrap_err(),
+        containerd.delete_image("a").await.unwrap_err(),
+        containerd.create_or_update_image(&record()).await.unwrap_err(),
+        containerd.alias("a", "b").await.unwrap_err(),
     ] {
         assert!(matches!(error, Error::Slow { .. }), "{error:?}");
     }
@@ -157,10 +166,64 @@ async fn calls_are_made_in_cris_namespace_and_only_with_what_containerd_takes() 
         containerd.create_lease("a b", &labels).await.unwrap_err(),
         containerd.delete_lease("", false).await.unwrap_err(),
         containerd.renew_lease("a", "a").await.unwrap_err(),
+        containerd.create_parked_lease("a", &"x".repeat(4096), &labels).await.unwrap_err(),
+        containerd.create_parked_lease("a", "me", &reserved).await.unwrap_err(),
+        containerd.copy_lease("a", "a", "me", &labels).await.unwrap_err(),
+        containerd.lease_content("a b", LAYER).await.unwrap_err(),
+        containerd.alias("a", "NOT A NAME").await.unwrap_err(),
     ] {
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
     }
     assert_eq!(runtime.calls(), 1, "what cannot work is not sent");
+}
+
+fn record() -> ImageRecord {
+    let target = Target {
+        digest: MANIFEST.into(),
+        media_type: "x/y".into(),
+        size: 7,
+        annotations: BTreeMap::from([("a".into(), "b".into())]),
+    };
+    let labels = BTreeMap::from([("a.b/c".to_owned(), "d".to_owned())]);
+    ImageRecord { name: "a:1".into(), target, labels, created_at: None, updated_at: None }
+}
+
+/// One that exists is changed, but only in what was asked for; one that goes away in between is made again.
+#[tokio::test]
+async fn a_record_is_made_or_changed_whatever_others_do_meanwhile() {
+    let exists = || Reply::error("6", "image \"a:1\": already exists");
+    let gone = || Reply::error("5", "image \"a:1\": not found");
+    let (done, denied) = (|| Reply::of(&[b""]), || Reply::error("7", "no"));
+    for (answers, expected) in [
+        (vec![("Create", done())], true),
+        (vec![("Create", exists()), ("Update", done())], true),
+        (vec![("Create", exists()), ("Update", gone()), ("Create", done())], true),
+        (vec![("Create", denied())], false),
+        (vec![("Create", exists()), ("Update", denied())], false),
+        (vec![("Create", exists()), ("Update", gone()), ("Create", exists())], false),
+    ] {
+        let place = Place::new();
+        let script = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
+        let left = script.clone();
+        let _runtime = FakeRuntime::start(&place.runtime(), move |mut incoming: Incoming| {
+            let script = script.clone();
+            async move {
+                let Ok(seen) = incoming.read().await else { return };
+                let (method, reply) = script.lock().unwrap().pop_front().unwrap();
+                assert_eq!(seen.head.uri.path(), format!("/containerd.services.images.v1.Images/{method}"));
+                assert_eq!(seen.head.headers["containerd-namespace"], "k8s.io");
+                if method == "Update" {
+                    let request = UpdateImageRequest::decode(&seen.body[5..]).unwrap();
+                    assert_eq!(request.update_mask.unwrap().paths, ["target", "labels.a.b/c"]);
+                    assert_eq!(ImageRecord::from(request.image.unwrap()), record());
+                }
+                let _ = incoming.reply(&reply).await;
+            }
+        });
+        let done = Containerd::new(place.runtime()).create_or_update_image(&record()).await;
+        assert_eq!(done.is_ok(), expected, "{done:?}");
+        assert!(left.lock().unwrap().is_empty());
+    }
 }
 
 /// A content store that a test changes between two looks.

@@ -8,10 +8,7 @@ use containerd_client::services::v1::content_client::ContentClient;
 use containerd_client::services::v1::leases_client::LeasesClient;
 use containerd_client::services::v1::{CreateRequest, DeleteRequest, ListStatusesRequest};
 use containerd_client::tonic::Request;
-use crisp::containerd::{
-    Accounting, Containerd, LEASE_HEADER, LEASE_LABEL, LIFETIME, Phase, Progress, Tracker,
-};
-use k8s_cri::v1::{ImageSpec, PullImageRequest, RemoveImageRequest};
+use crisp::containerd::{Accounting, Containerd, LEASE_LABEL, LIFETIME, Phase, Progress, Tracker};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -312,14 +309,8 @@ impl Lab {
     }
 
     fn pull(&self, image: &str, lease: Option<&str>) -> Pull {
-        let mut images = self.cri.images.clone();
-        let image = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
-        let mut request =
-            tonic::Request::new(PullImageRequest { image: Some(image), ..PullImageRequest::default() });
-        if let Some(lease) = lease {
-            request.metadata_mut().insert(LEASE_HEADER, lease.parse().expect("metadata"));
-        }
-        tokio::spawn(async move { Ok(images.pull_image(request).await?.into_inner().image_ref) })
+        let (cri, image, lease) = (self.cri.clone(), image.to_owned(), lease.map(str::to_owned));
+        tokio::spawn(async move { cri.pull(&image, lease.as_deref()).await })
     }
 
     async fn create(&self, lease: &str) {
@@ -329,9 +320,7 @@ impl Lab {
     /// Deletes a lease and an image.
     async fn done(&mut self, lease: &str, image: &str) {
         self.containerd.delete_lease(lease, true).await.expect("delete the lease");
-        let image = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
-        let request = RemoveImageRequest { image: Some(image) };
-        self.cri.images.remove_image(request).await.expect("remove the image");
+        self.cri.remove_image(image).await;
     }
 
     async fn ingests(&self) -> Vec<String> {

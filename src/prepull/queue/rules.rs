@@ -17,6 +17,9 @@ pub(super) const LONGEST_BACKOFF: Duration = Duration::from_secs(300);
 /// How often it is tried again when the node has not enough to spare, or the runtime is away.
 const PUT_OFF: Duration = Duration::from_secs(15);
 
+/// Clocks are set back a little all the time; by more than this, and something was wrong with them.
+pub(super) const CLOCK_STEP: Duration = Duration::from_secs(60);
+
 /// A wait may be that much longer than planned, so that not all try again at once.
 const JITTER_PERCENT: u32 = 25;
 
@@ -100,12 +103,18 @@ pub(super) fn miss_deadline(item: &mut Item, now: Time) {
     status.turn(State::Failed, Reason::Deadline, format!("its deadline has passed{last}"), now);
 }
 
-pub(super) fn clock_went_back(item: &mut Item, now: Time) {
+/// Nothing that crisp itself has noted may lie ahead, or wait for a clock that was wrong when it was noted. What the
+/// owner has said stays.
+pub(super) fn clock_went_back(item: &mut Item, by: Duration, now: Time) {
+    let back = |time: Time| Time(time.0.saturating_sub(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)));
     let status = &mut item.status;
-    let own = !matches!(status.reason, Reason::NotBefore);
-    let latest = now.after(LONGEST_BACKOFF * 2);
-    if own && status.until.is_some_and(|until| until > latest) {
-        status.until = Some(now);
+    status.asked = back(status.asked).min(now);
+    status.finished = status.finished.map(|time| back(time).min(now));
+    if let Some(kept) = &mut status.kept {
+        kept.until = kept.until.map(back);
+    }
+    if status.reason != Reason::NotBefore {
+        status.until = status.until.map(|time| back(time).min(now.after(LONGEST_BACKOFF * 2)));
     }
 }
 

@@ -207,6 +207,13 @@ impl World {
     fn step(&mut self, event: Event) {
         let by_hand = matches!(event, Event::Remove(_) | Event::Pause(_) | Event::Add(_));
         let step = self.queue.step(event, self.now);
+        if let Answer::Added(added) = &step.answer {
+            for (id, how) in added {
+                if *how != Added::Unchanged {
+                    self.finished.remove(id);
+                }
+            }
+        }
         for action in &step.actions {
             match action {
                 Action::Start(id, token) => {
@@ -235,13 +242,6 @@ impl World {
             };
         }
         self.disk_next_id = self.queue.next_id();
-        if let Answer::Added(added) = &step.answer {
-            for (id, how) in added {
-                if *how != Added::Unchanged {
-                    self.finished.remove(id);
-                }
-            }
-        }
         self.note_finished();
         self.check();
     }
@@ -300,7 +300,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_rules_hold(moves in proptest::collection::vec(moves(), 1..120)) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
 
+use super::random::Random;
 use super::*;
 use crate::store::engine::{Opener, Options};
 use crate::store::format::Migration;
@@ -20,31 +21,30 @@ const SECTOR: usize = 512;
 #[derive(Debug, Clone)]
 pub(super) struct Disk(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     durable: Vec<u8>,
     /// What reads see: `durable` and all that was written since.
     live: Vec<u8>,
     unsynced: Vec<Write>,
-    /// How many writes and syncs there are until the power goes.
+    /// How many writes and syncs there are until the power goes, or only how many syncs.
     power: Option<u64>,
+    at_sync: bool,
     /// How many further bytes fit.
     space: Option<usize>,
     fail_sync: bool,
+    /// Says that it has synced, and has not.
+    lies: bool,
     fail_reads: bool,
     syncs: u64,
     operations: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Write {
     At(usize, Vec<u8>),
     Length(usize),
 }
-
-/// A small random generator; the same seed gives the same disk.
-#[derive(Debug, Clone)]
-pub(super) struct Random(pub(super) u64);
 
 /// The options of stores on such a disk: so little memory that larger batches spill before their commit.
 pub(super) const OPTIONS: Options = Options { cache: 64 << 10, migrations: &[] };
@@ -61,17 +61,31 @@ impl Disk {
     }
 
     pub(super) fn open(&self) -> Result<Store, OpenError> {
-        self.open_with(&[])
+        Store::start(self.engine(&[])?)
     }
 
-    pub(super) fn open_with(&self, migrations: &'static [Migration]) -> Result<Store, OpenError> {
-        let options = Options { migrations, ..OPTIONS };
-        Store::start(Engine::open(PathBuf::from("disk"), self.opener(), options)?)
+    pub(super) fn engine(&self, migrations: &'static [Migration]) -> Result<Engine, OpenError> {
+        Engine::open(PathBuf::from("disk"), self.opener(), Options { migrations, ..OPTIONS })
     }
 
     fn opener(&self) -> Opener {
         let disk = self.clone();
         Box::new(move |builder| builder.create_with_backend(disk.clone()))
+    }
+
+    /// What is on it.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.state(|state| state.live.clone())
+    }
+
+    /// A disk with this on it.
+    pub(super) fn of(bytes: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(State { durable: bytes.clone(), live: bytes, ..State::default() })))
+    }
+
+    /// Another disk with the same on it.
+    pub(super) fn copy(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.state(|state| state.clone()))))
     }
 
     pub(super) fn syncs(&self) -> u64 {
@@ -95,13 +109,23 @@ impl Disk {
         self.state(|state| state.fail_sync = fail);
     }
 
+    /// Lets it say from now on that it has synced when it has not.
+    pub(super) fn lie(&self) {
+        self.state(|state| state.lies = true);
+    }
+
     pub(super) fn fail_reads(&self, fail: bool) {
         self.state(|state| state.fail_reads = fail);
     }
 
     /// Lets the power go after so many writes and syncs.
     pub(super) fn lose_power_after(&self, operations: u64) {
-        self.state(|state| state.power = Some(operations));
+        self.state(|state| (state.power, state.at_sync) = (Some(operations), false));
+    }
+
+    /// Lets the power go at a sync, when all is written and the least is durable.
+    pub(super) fn lose_power_at_sync(&self, syncs: u64) {
+        self.state(|state| (state.power, state.at_sync) = (Some(syncs), true));
     }
 
     /// Whether the power went before [`Self::restore_power`].
@@ -138,7 +162,7 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.state(|state| {
-            state.operation()?;
+            state.operation(false)?;
             state.write(Write::Length(len as usize));
             Ok(())
         })
@@ -146,11 +170,14 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> io::Result<()> {
         self.state(|state| {
-            state.operation()?;
+            state.operation(true)?;
             if state.fail_sync {
                 return Err(io::Error::other("sync error"));
             }
             state.syncs += 1;
+            if state.lies {
+                return Ok(());
+            }
             for write in std::mem::take(&mut state.unsynced) {
                 write.apply(&mut state.durable);
             }
@@ -160,7 +187,7 @@ impl StorageBackend for Disk {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.state(|state| {
-            state.operation()?;
+            state.operation(false)?;
             if let Some(space) = &mut state.space {
                 *space = space.checked_sub(data.len()).ok_or(io::ErrorKind::StorageFull)?;
             }
@@ -173,8 +200,10 @@ impl StorageBackend for Disk {
 // === impl State ===
 
 impl State {
-    fn operation(&mut self) -> io::Result<()> {
-        if let Some(power) = &mut self.power {
+    fn operation(&mut self, is_sync: bool) -> io::Result<()> {
+        if let Some(power) = &mut self.power
+            && (*power == 0 || is_sync || !self.at_sync)
+        {
             *power = power.checked_sub(1).ok_or_else(|| io::Error::other("the power is off"))?;
             if *power == 0 {
                 return Err(io::Error::other("the power goes off"));
@@ -196,7 +225,7 @@ impl State {
         // A file system changes lengths in order, and does not show what lies behind the end.
         let lengths = unsynced.iter().filter(|write| matches!(write, Write::Length(_))).count() as u64;
         let mut lengths = random.below(lengths + 1);
-        let keep = [0, 10, 50, 90, 100][random.below(5) as usize];
+        let keep = [0, 30, 60, 90, 100, 100][random.below(6) as usize];
         let torn = random.below(2) == 0;
         let mut survivors = Vec::new();
         for write in unsynced {
@@ -260,29 +289,6 @@ impl Write {
         match self {
             Self::At(at, bytes) => Some((*at, at + bytes.len())),
             Self::Length(_) => None,
-        }
-    }
-}
-
-// === impl Random ===
-
-impl Random {
-    /// The next number of SplitMix64.
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last as u64 + 1) as usize);
         }
     }
 }

@@ -9,11 +9,12 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
-    ContainerStatusRequest, ListPodSandboxRequest, RemovePodSandboxRequest, StopPodSandboxRequest,
-    VersionRequest, VersionResponse,
+    ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListPodSandboxRequest, PullImageRequest,
+    RemoveImageRequest, RemovePodSandboxRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Status};
 
 /// Both services of one endpoint, each on a connection of its own as the kubelet has them.
 #[derive(Clone, Debug)]
@@ -36,10 +37,35 @@ impl Cri {
         }
     }
 
+    /// Pulls an image, under a lease of containerd's if there is one, and gives its ID.
+    pub(crate) async fn pull(&self, image: &str, lease: Option<&str>) -> Result<String, Status> {
+        let mut request =
+            Request::new(PullImageRequest { image: spec(image), ..PullImageRequest::default() });
+        if let Some(lease) = lease {
+            request.metadata_mut().insert("containerd-lease", lease.parse().expect("metadata"));
+        }
+        Ok(self.images.clone().pull_image(request).await?.into_inner().image_ref)
+    }
+
+    /// What the runtime has under this name or ID.
+    pub(crate) async fn image(&self, name: &str) -> Option<Image> {
+        let request = ImageStatusRequest { image: spec(name), verbose: false };
+        self.images.clone().image_status(request).await.expect("ImageStatus").into_inner().image
+    }
+
+    pub(crate) async fn remove_image(&self, name: &str) {
+        let request = RemoveImageRequest { image: spec(name) };
+        self.images.clone().remove_image(request).await.expect("RemoveImage");
+    }
+
     /// How often one of the two has connected so far.
     pub(crate) fn dials(&self) -> usize {
         self.dials.load(Ordering::Relaxed)
     }
+}
+
+fn spec(image: &str) -> Option<ImageSpec> {
+    Some(ImageSpec { image: image.to_owned(), ..ImageSpec::default() })
 }
 
 fn channel(socket: &Path, dials: &Arc<AtomicUsize>) -> Channel {
