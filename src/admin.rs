@@ -6,4 +6,5 @@ pub mod client;
 pub mod health;
 pub mod http;
 mod limited;
+pub mod prepull;
 pub mod status;

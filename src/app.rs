@@ -101,6 +101,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let reporter = Arc::new(Reporter {
         health: health.clone(),
         pulls,
+        prepull: prepull.clone(),
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -110,7 +111,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tokio::spawn(first_look(health.clone()));
     tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
     if let Some(port) = metrics_port {
-        tokio::spawn(report("metrics", http::serve_metrics(port, health, metrics, shutdown.clone())));
+        let server = http::serve_metrics(port, health, metrics, prepull.clone(), shutdown.clone());
+        tokio::spawn(report("metrics", server));
     }
 
     tracing::info!(

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use serde_norway::Value;
 
-use self::value::{absolute, boolean, duration, log_filter, unix};
+use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
 
 pub use self::prepull::Prepull;
+pub use self::value::duration;
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

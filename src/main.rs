@@ -2,59 +2,64 @@
 
 use std::process::ExitCode;
 
-use crisp::admin::cli::{self, exit};
+use crisp::admin::cli::form::Form;
+use crisp::admin::cli::{self, Usage, exit};
 use crisp::admin::client::ClientError;
 use crisp::app;
+use crisp::config::Config;
 
 fn main() -> ExitCode {
     let matches = cli::command().get_matches();
-    let Some((mut name, mut matches)) = matches.subcommand() else { return ExitCode::from(exit::USAGE) };
-    if let Some(inner) = matches.subcommand() {
-        (name, matches) = inner;
+    let Some((name, mut matches)) = matches.subcommand() else { return ExitCode::from(exit::USAGE) };
+    let mut inner = "";
+    if let Some((name, found)) = matches.subcommand() {
+        (inner, matches) = (name, found);
     }
     let config = match cli::config(matches) {
         Ok(config) => config,
         Err(error) => return fail(exit::CONFIG, &error),
     };
-    match name {
-        "serve" => match app::serve(config) {
-            Ok(()) => ExitCode::from(exit::OK),
-            Err(error) => {
-                let config = error.is::<app::NoRuntime>() || error.is::<app::CallsItself>();
-                let code = if config { exit::CONFIG } else { exit::FAILURE };
-                fail(code, &format!("{error:#}"))
-            }
-        },
-        "inspect" => {
-            let image = matches.get_one::<String>("image").map(String::as_str).unwrap_or_default();
-            match cli::image::inspect(image, &config.image_aci_names, json(matches), &mut std::io::stdout()) {
-                Ok(()) => ExitCode::from(exit::OK),
-                Err(error) => fail(exit::FAILURE, &error.to_string()),
-            }
-        }
-        "pulls" => {
-            let watch = matches.get_flag("watch");
-            answer(cli::pulls::run(&config.admin_listen, json(matches), watch, &mut std::io::stdout()))
-        }
-        _ => answer(cli::status::run(&config.admin_listen, json(matches), &mut std::io::stdout())),
+    match run(name, inner, matches, config) {
+        Ok(code) => ExitCode::from(code),
+        // Who reads has seen enough, as with `crisp pulls --watch | head`.
+        Err(error) if name != "serve" && is_closed_pipe(&error) => ExitCode::from(exit::OK),
+        Err(error) => fail(code_of(&error), &format!("{error:#}")),
     }
 }
 
-fn json(matches: &clap::ArgMatches) -> bool {
-    matches.get_one::<String>("output").is_some_and(|form| form == "json")
+fn run(name: &str, inner: &str, matches: &clap::ArgMatches, config: Config) -> anyhow::Result<u8> {
+    let (form, mut out) = (Form::of(matches), std::io::stdout());
+    if name == "serve" {
+        return app::serve(config).map(|()| exit::OK);
+    }
+    let socket = config.admin_listen.as_path();
+    let question = async {
+        match name {
+            "prepull" => return cli::prepull::run(socket, matches, form, &mut out).await,
+            "queue" => cli::queue::run(socket, inner, matches, form, &mut out).await?,
+            "pins" => cli::pins::run(socket, form, &mut out).await?,
+            "pulls" => cli::pulls::run(socket, form, matches.get_flag("watch"), &mut out).await?,
+            "image" => {
+                let image = matches.get_one::<String>("image").map(String::as_str).unwrap_or_default();
+                cli::image::inspect(image, &config.image_aci_names, form, &mut out)?;
+            }
+            "completions" => cli::completions::run(matches, &mut out)?,
+            _ => cli::status::run(socket, form, &mut out).await?,
+        }
+        Ok(exit::OK)
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(question)
 }
 
-/// Asks a running crisp.
-fn answer(question: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(question)) {
-        Ok(()) => ExitCode::from(exit::OK),
-        Err(error) if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) => {
-            fail(exit::UNREACHABLE, &error.to_string())
-        }
-        // Who reads has seen enough, as with `crisp pulls --watch | head`.
-        Err(error) if is_closed_pipe(&error) => ExitCode::from(exit::OK),
-        Err(error) => fail(exit::FAILURE, &error.to_string()),
+fn code_of(error: &anyhow::Error) -> u8 {
+    if matches!(error.downcast_ref(), Some(ClientError::Unreachable { .. })) {
+        exit::UNREACHABLE
+    } else if error.is::<Usage>() {
+        exit::USAGE
+    } else if error.is::<app::NoRuntime>() || error.is::<app::CallsItself>() {
+        exit::CONFIG
+    } else {
+        exit::FAILURE
     }
 }
 

@@ -1,18 +1,25 @@
 //! The command line: one function that describes it, one file per command beside `serve`.
 
+pub mod completions;
+pub mod form;
 pub mod image;
+pub mod pins;
+pub mod prepull;
 pub mod pulls;
+pub mod queue;
 pub mod status;
+mod table;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
+use self::form::output;
 use crate::config::{Config, fields};
 
 /// Exit codes of every command.
 pub mod exit {
     /// All went well.
     pub const OK: u8 = 0;
-    /// Something failed while running.
+    /// Something failed while running; an image that was waited for could not be pulled.
     pub const FAILURE: u8 = 1;
     /// The command line is wrong (clap's own code).
     pub const USAGE: u8 = 2;
@@ -20,10 +27,18 @@ pub mod exit {
     pub const UNREACHABLE: u8 = 69;
     /// The configuration is wrong.
     pub const CONFIG: u8 = 78;
+    /// Interrupted while waiting (Ctrl-C): what was asked for stays queued.
+    pub const INTERRUPTED: u8 = 130;
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 all went well; 1 something failed while running; 2 the command line is wrong; \
-69 no running crisp could be asked; 78 the configuration is wrong.";
+const EXIT_CODES: &str = "Exit codes: 0 all went well; 1 something failed while running, or an image that was waited for \
+could not be pulled; 2 the command line is wrong; 69 no running crisp could be asked; 78 the configuration is wrong; \
+130 interrupted while waiting.";
+
+/// What a command line says is wrong in a way that only the command itself can see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
 
 /// Version, git revision.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("CRISP_REVISION"), ")");
@@ -44,19 +59,11 @@ pub fn command() -> Command {
                 .args(fields().map(field)),
         )
         .subcommand(
-            Command::new("status")
-                .about("Show a summary of a running crisp")
-                .after_help(EXIT_CODES)
-                .arg(config_file())
-                .args(fields().filter(|f| f.key == "adminListen").map(field))
-                .arg(output("summary")),
+            asking("status").about("Show a summary of a running crisp").arg(output("summary")),
         )
         .subcommand(
-            Command::new("pulls")
+            asking("pulls")
                 .about("Show the pulls under way: who waits, how far they are")
-                .after_help(EXIT_CODES)
-                .arg(config_file())
-                .args(fields().filter(|f| f.key == "adminListen").map(field))
                 .arg(output("list"))
                 .arg(
                     Arg::new("watch")
@@ -66,6 +73,9 @@ pub fn command() -> Command {
                         .help("Go on until interrupted, once a second"),
                 ),
         )
+        .subcommand(prepull::command())
+        .subcommand(queue::command())
+        .subcommand(pins::command())
         .subcommand(
             Command::new("image")
                 .about("Look into names and specs of images")
@@ -87,6 +97,15 @@ pub fn command() -> Command {
                         ),
                 ),
         )
+        .subcommand(completions::command())
+}
+
+/// A command that asks a running crisp.
+fn asking(name: &'static str) -> Command {
+    Command::new(name)
+        .after_help(EXIT_CODES)
+        .arg(config_file())
+        .args(fields().filter(|f| f.key == "adminListen").map(field))
 }
 
 /// Reads the configuration that a command's flags and file give. The error is ready to be shown.
@@ -105,16 +124,6 @@ pub fn config(matches: &ArgMatches) -> Result<Config, String> {
         let place = file.map(|(path, _)| format!(" (file {path})")).unwrap_or_default();
         format!("the configuration is wrong{place}:\n{mistakes}")
     })
-}
-
-fn output(what: &str) -> Arg {
-    Arg::new("output")
-        .short('o')
-        .long("output")
-        .value_name("FORM")
-        .value_parser(["text", "json"])
-        .default_value("text")
-        .help(format!("Form of the {what}"))
 }
 
 fn config_file() -> Arg {

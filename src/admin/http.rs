@@ -13,8 +13,10 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::admin::health::Health;
 use crate::admin::limited::Limited;
+use crate::admin::prepull::{not_that_way, routes, unknown};
 use crate::admin::status::Reporter;
 use crate::metrics::Metrics;
+use crate::prepull::Prepull;
 use crate::shutdown::Shutdown;
 
 /// Content type of the metrics' text form.
@@ -22,6 +24,9 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 
 /// How long after a failure the metrics address is tried again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the queue has to give its figures to a scrape.
+const MEASURE: Duration = Duration::from_secs(1);
 
 /// The address of health and metrics. One that is taken must not take the node's runtime away: crisp serves on, and
 /// tries again.
@@ -39,8 +44,13 @@ pub async fn serve_admin(
 ) -> std::io::Result<()> {
     let status = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.status().await) };
     let pulls = |State(reporter): State<Arc<Reporter>>| async move { Json(reporter.pulls.pulls().await) };
-    let router =
-        Router::new().route("/v1/status", get(status)).route("/v1/pulls", get(pulls)).with_state(reporter);
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/pulls", get(pulls))
+        .merge(routes())
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_that_way)
+        .with_state(reporter);
     axum::serve(listener, router).with_graceful_shutdown(shutdown.release_token().cancelled_owned()).await
 }
 
@@ -49,13 +59,14 @@ pub async fn serve_metrics(
     port: MetricsPort,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
+    prepull: Option<Prepull>,
     shutdown: Shutdown,
 ) -> std::io::Result<()> {
     let router = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
-        .with_state((health, metrics));
+        .with_state((health, metrics, prepull));
     let listener = tokio::select! {
         listener = port.listener() => listener,
         () = shutdown.released() => return Ok(()),
@@ -94,9 +105,9 @@ impl MetricsPort {
     }
 }
 
-type Served = State<(Arc<Health>, Arc<Metrics>)>;
+type Served = State<(Arc<Health>, Arc<Metrics>, Option<Prepull>)>;
 
-async fn livez(State((health, _)): Served) -> Response {
+async fn livez(State((health, ..)): Served) -> Response {
     if health.alive().await {
         "alive\n".into_response()
     } else {
@@ -104,16 +115,20 @@ async fn livez(State((health, _)): Served) -> Response {
     }
 }
 
-async fn readyz(State((health, _)): Served) -> Response {
+async fn readyz(State((health, ..)): Served) -> Response {
     match health.ready().await {
         Ok(()) => "ready\n".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
-async fn scrape(State((health, metrics)): Served) -> Response {
+async fn scrape(State((health, metrics, prepull)): Served) -> Response {
     // Asking keeps `crisp_upstream_up` true to the moment of the scrape.
     let _ = health.ready().await;
+    if let Some(prepull) = prepull {
+        // A queue whose store is still opening has no figures yet.
+        let _ = tokio::time::timeout(MEASURE, prepull.measure(metrics.clone())).await;
+    }
     match metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -4,11 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use indicatif::HumanBytes;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::health::Health;
+use crate::admin::prepull::QueueStatus;
 use crate::metrics::Metrics;
+use crate::prepull::Prepull;
 use crate::pull::Coordinator;
+
+/// How long the queue has to tell how it is.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A running crisp in a few lines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -36,6 +42,12 @@ pub struct Status {
     pub errors: u64,
     /// Calls under way.
     pub in_flight: i64,
+    /// The pre-pull queue, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepull: Option<QueueStatus>,
+    /// Why there is no pre-pull queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepull_error: Option<String>,
     /// Every method that was called, slowest first.
     pub methods: Vec<MethodStatus>,
 }
@@ -77,6 +89,8 @@ pub struct Reporter {
     pub health: Arc<Health>,
     /// The pulls.
     pub pulls: Coordinator,
+    /// The pre-pull queue, unless it is off.
+    pub prepull: Option<Prepull>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.
@@ -102,6 +116,11 @@ impl Reporter {
             }
             Err(error) => (None, Some(error.message().to_owned())),
         };
+        let (prepull, prepull_error) = match self.queue().await {
+            Some(Ok(queue)) => (Some(queue), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
         let mut summaries = self.metrics.summaries();
         summaries.sort_by_key(|summary| std::cmp::Reverse(summary.slowest));
         let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
@@ -117,6 +136,8 @@ impl Reporter {
             calls: summaries.iter().map(|summary| summary.calls).sum(),
             errors: summaries.iter().map(|summary| summary.errors).sum(),
             in_flight: summaries.iter().map(|summary| summary.in_flight).sum(),
+            prepull,
+            prepull_error,
             methods: summaries
                 .iter()
                 .map(|summary| MethodStatus {
@@ -130,6 +151,27 @@ impl Reporter {
                 .collect(),
         }
     }
+
+    /// The queue in a few figures; nothing if it is off.
+    async fn queue(&self) -> Option<Result<QueueStatus, String>> {
+        let look = self.prepull.as_ref()?.look(|queue| QueueStatus::of(queue));
+        // Its store may still be opening, on a disk that is busy.
+        Some(match tokio::time::timeout(PATIENCE, look).await {
+            Ok(queue) => queue.map_err(|refusal| refusal.to_string()),
+            Err(_) => Err("it does not answer within 1 s".into()),
+        })
+    }
+}
+
+/// The queue in a few words.
+fn queue_line(queue: &QueueStatus) -> String {
+    let QueueStatus { waiting, pulling, succeeded, failed, .. } = queue;
+    let (pinned, parked) = (HumanBytes(queue.pinned_bytes), HumanBytes(queue.parked_bytes));
+    let paused = if queue.paused { "PAUSED; " } else { "" };
+    format!(
+        "{paused}{waiting} waiting, {pulling} pulling, {succeeded} succeeded, {failed} failed; {pinned} pinned, {parked} \
+         parked"
+    )
 }
 
 // === impl Status ===
@@ -153,6 +195,11 @@ impl fmt::Display for Status {
             writeln!(f, "images    {}", self.image_endpoint)?;
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
+        match (&self.prepull, &self.prepull_error) {
+            (Some(queue), _) => writeln!(f, "queue     {}", queue_line(queue))?,
+            (None, Some(error)) => writeln!(f, "queue     NONE: {error}")?,
+            (None, None) => {}
+        }
         if !self.methods.is_empty() {
             writeln!(
                 f,

@@ -33,7 +33,8 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "expected true or false".to_owned())
 }
 
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
+/// A time, written as a whole number and a unit.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = text.strip_prefix(digits).unwrap_or_default();
     let wrong = || "expected a whole number and a unit: 500ms, 20s, 5m, 1h".to_owned();

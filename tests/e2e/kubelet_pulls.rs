@@ -242,7 +242,7 @@ impl Lab {
     fn pulls(&self) -> Vec<Value> {
         let admin = &self.crisp.as_ref().expect("crisp").admin;
         let answer = self.background.block_on(crisp::admin::client::get(admin, "/v1/pulls"));
-        let answer: Value = serde_json::from_slice(&answer.expect("crisp answers")).expect("JSON");
+        let answer: Value = answer.expect("crisp answers");
         answer["pulls"].as_array().expect("a list").clone()
     }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
+use crate::admin::cli::form::Form;
 use crate::image::decide::UNDER_PREFIX;
 use crate::image::reference::DEFAULT_TAG;
 use crate::image::{AciImage, AciNames, Format, ImageSpec, Reference, Said, decide};
@@ -46,15 +47,8 @@ pub struct Understood {
 }
 
 /// Understands a name or the JSON of a spec and writes what comes of it.
-pub fn inspect(text: &str, names: &AciNames, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    let understood = Understood::of(text, names)?;
-    if json {
-        serde_json::to_writer_pretty(&mut *out, &understood)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{understood}")?;
-    }
-    Ok(())
+pub fn inspect(text: &str, names: &AciNames, form: Form, out: &mut impl Write) -> anyhow::Result<()> {
+    form.write(out, &Understood::of(text, names)?, Understood::to_string)
 }
 
 // === impl Understood ===

@@ -5,16 +5,15 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use indicatif::{HumanBytes, HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::admin::cli::form::Form;
+use crate::admin::cli::table::{self, seconds, shown};
 use crate::admin::client::{self, ClientError};
 use crate::pull::progress::{Pull, PullPhase, Pulls};
 
 /// How often a watched list is asked for. crisp itself does not look more often.
 const EVERY: Duration = Duration::from_secs(1);
-
-/// How many letters of a name are shown: more than any that a registry can serve.
-const MAX_NAME: usize = 500;
 
 const HEADER: [&str; 9] = ["IMAGE", "CLASS", "PHASE", "DONE", "LAYERS", "RATE", "LEFT", "WAITING", "FOR"];
 
@@ -26,61 +25,32 @@ struct Bars {
 }
 
 /// Asks the crisp at this admin socket and writes its pulls: once, or until interrupted.
-pub async fn run(socket: &Path, json: bool, watch: bool, out: &mut impl Write) -> anyhow::Result<()> {
+pub async fn run(socket: &Path, form: Form, watch: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let text = |pulls: &Pulls| match pulls.pulls.is_empty() {
+        true => "No pull is under way.\n".to_owned(),
+        false => table(&pulls.pulls),
+    };
     if !watch {
-        let pulls = ask(socket).await?;
-        return write(&pulls, json, out);
+        return form.write(out, &ask(socket).await?, text);
     }
-    let mut bars = (!json && std::io::stdout().is_terminal()).then(Bars::new);
+    let mut bars = (form == Form::Text && std::io::stdout().is_terminal()).then(Bars::new);
     loop {
         let pulls = ask(socket).await?;
         match &mut bars {
             Some(bars) => bars.show(&pulls),
-            None if json => {
-                serde_json::to_writer(&mut *out, &pulls)?;
-                writeln!(out)?;
-            }
-            None => write(&pulls, false, out)?,
+            None => form.write_next(out, &pulls, text)?,
         }
         tokio::time::sleep(EVERY).await;
     }
 }
 
-async fn ask(socket: &Path) -> anyhow::Result<Pulls> {
-    let answer = client::get(socket, "/v1/pulls").await?;
-    Ok(serde_json::from_slice(&answer)
-        .map_err(|e| ClientError::Answer { path: socket.to_owned(), reason: e.to_string() })?)
+/// The pulls under way, as the crisp at this admin socket tells them.
+pub(super) async fn ask(socket: &Path) -> Result<Pulls, ClientError> {
+    client::get(socket, "/v1/pulls").await
 }
 
-fn write(pulls: &Pulls, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
-    if json {
-        serde_json::to_writer_pretty(&mut *out, pulls)?;
-        writeln!(out)?;
-    } else if pulls.pulls.is_empty() {
-        writeln!(out, "No pull is under way.")?;
-    } else {
-        write!(out, "{}", table(&pulls.pulls))?;
-    }
-    Ok(())
-}
-
-/// Columns as wide as they have to be.
 fn table(pulls: &[Pull]) -> String {
-    let mut rows = vec![HEADER.map(str::to_owned)];
-    rows.extend(pulls.iter().map(row));
-    let mut widths = [0; HEADER.len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for row in &rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    table::of(HEADER, pulls.iter().map(row))
 }
 
 fn row(pull: &Pull) -> [String; HEADER.len()] {
@@ -120,18 +90,6 @@ fn waiting(pull: &Pull) -> String {
     }
 }
 
-/// A name on one line. One that the runtime will refuse may be of any length and any letters, those included that a
-/// terminal takes for orders.
-fn shown(name: &str) -> String {
-    let cut = if name.chars().nth(MAX_NAME).is_some() { "..." } else { "" };
-    let name = name.chars().take(MAX_NAME);
-    name.map(|letter| if letter.is_control() { '?' } else { letter }).chain(cut.chars()).collect()
-}
-
-fn seconds(seconds: f64) -> String {
-    HumanDuration(Duration::from_secs(seconds as u64)).to_string()
-}
-
 // === impl Bars ===
 
 impl Bars {
@@ -148,19 +106,23 @@ impl Bars {
         }
         for pull in &pulls.pulls {
             let bar = self.shown.entry(pull.id).or_insert_with(|| self.all.add(ProgressBar::no_length()));
-            bar.set_style(style(pull));
-            bar.set_prefix(shown(&pull.image));
-            if let Some(total) = pull.bytes_total {
-                bar.set_length(total);
-            }
-            bar.set_position(pull.bytes_done);
-            let rate = pull.rate.map_or_else(String::new, |rate| format!(", {}/s", HumanBytes(rate)));
-            let left =
-                pull.eta_seconds.map_or_else(String::new, |left| format!(", {} left", seconds(left as f64)));
-            bar.set_message(format!("{} {}{rate}{left}", pull.class, phase(pull)));
-            bar.tick();
+            draw(bar, pull);
         }
     }
+}
+
+/// Shows on a bar how far a pull is.
+pub(super) fn draw(bar: &ProgressBar, pull: &Pull) {
+    bar.set_style(style(pull));
+    bar.set_prefix(shown(&pull.image));
+    if let Some(total) = pull.bytes_total {
+        bar.set_length(total);
+    }
+    bar.set_position(pull.bytes_done);
+    let rate = pull.rate.map_or_else(String::new, |rate| format!(", {}/s", HumanBytes(rate)));
+    let left = pull.eta_seconds.map_or_else(String::new, |left| format!(", {} left", seconds(left as f64)));
+    bar.set_message(format!("{} {}{rate}{left}", pull.class, phase(pull)));
+    bar.tick();
 }
 
 /// A bar where there is a length, else words alone. A template that cannot be read would be a mistake in this file, and

@@ -82,8 +82,8 @@ impl Crisp {
 
     /// The text of a path of the admin API.
     pub(crate) async fn ask_admin(&self, path: &str) -> String {
-        let answer = crisp::admin::client::get(&self.admin, path).await.expect("the admin API answers");
-        String::from_utf8(answer.to_vec()).expect("text")
+        let answer = crisp::admin::client::get::<serde_json::Value>(&self.admin, path).await;
+        answer.expect("the admin API answers").to_string()
     }
 
     /// All pulls under way.

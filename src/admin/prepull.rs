@@ -1,0 +1,362 @@
+//! The admin API of the pre-pull queue. README lists its routes.
+
+mod body;
+mod query;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _};
+use serde::{Deserialize, Serialize};
+
+use self::body::read;
+use self::query::Query;
+use crate::admin::client::Refused;
+use crate::admin::status::Reporter;
+use crate::prepull::{Prepull, Refusal};
+use crate::prepull::dry::DryRun;
+use crate::prepull::item::{How, Id, Item, State as ItemState};
+use crate::prepull::queue::{Added, Queue};
+use crate::prepull::time::Time;
+use crate::pull::Class;
+
+/// The largest request that is read, and the most items in it.
+pub const MAX_REQUEST: usize = 8 << 20;
+/// The most items in one request.
+pub const MAX_ITEMS: usize = 10_000;
+
+/// How many items are told at a time what was asked for many of them: the queue writes these down together.
+const ABREAST: usize = 256;
+
+/// What became of the images that were asked for, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// One for each.
+    pub items: Vec<TakenItem>,
+}
+
+/// What became of one of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TakenItem {
+    /// Its number.
+    pub id: Id,
+    /// The image under the name that pods use, normalised.
+    pub image: String,
+    /// What became of it.
+    pub result: Added,
+}
+
+/// How many items something was done for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancelled {
+    /// So many.
+    pub cancelled: usize,
+}
+
+/// How many items are tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// So many.
+    pub retried: usize,
+}
+
+/// Whether the queue is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// It is.
+    pub paused: bool,
+}
+
+/// What would be done for images.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// One for each, in their order.
+    pub items: Vec<DryRun>,
+}
+
+/// Everything that is kept on the node for owners.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pins {
+    /// The oldest first.
+    pub items: Vec<PinItem>,
+    /// Bytes of all images that are pinned, each counted once.
+    pub pinned_bytes: u64,
+    /// Bytes of all images that are parked, each counted once.
+    pub parked_bytes: u64,
+}
+
+/// One image that is kept for one owner.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PinItem {
+    /// The item's number.
+    pub id: Id,
+    /// The image under the name that pods use.
+    pub image: String,
+    /// For whom.
+    pub owner: String,
+    /// In which way.
+    pub how: How,
+    /// Bytes of the image.
+    pub bytes: u64,
+    /// Until when; otherwise as long as the item is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
+    /// How urgent the item was. The lowest class goes first for want of space.
+    pub class: Class,
+    /// Within a class the lowest priority goes first.
+    pub priority: i32,
+}
+
+/// The queue in a few figures.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueStatus {
+    /// Whether nothing is started.
+    pub paused: bool,
+    /// Items that wait.
+    pub waiting: usize,
+    /// Items that are being pulled.
+    pub pulling: usize,
+    /// Items that are there and remembered.
+    pub succeeded: usize,
+    /// Items that were given up and are remembered.
+    pub failed: usize,
+    /// Bytes of images that are pinned.
+    pub pinned_bytes: u64,
+    /// Bytes of images that are parked.
+    pub parked_bytes: u64,
+}
+
+/// Why the API does not do what it was asked.
+#[derive(Debug)]
+pub(super) struct Problem(StatusCode, Refused);
+
+type Served = State<Arc<Reporter>>;
+
+/// The routes.
+pub(super) fn routes() -> Router<Arc<Reporter>> {
+    Router::new()
+        .route("/v1/prepull", get(list).post(add).delete(cancel_many))
+        .route("/v1/prepull/pause", post(pause))
+        .route("/v1/prepull/resume", post(resume))
+        .route("/v1/prepull/retry", post(retry_many))
+        .route("/v1/prepull/{id}", get(show).delete(cancel))
+        .route("/v1/prepull/{id}/retry", post(retry))
+        .route("/v1/pins", get(pins))
+        .layer(DefaultBodyLimit::max(MAX_REQUEST))
+}
+
+/// The answer to what is asked for under no known path, or in no known way.
+pub(super) async fn unknown() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "there is no such path in the admin API; README lists those there are")
+}
+
+/// The same for a method.
+pub(super) async fn not_that_way() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method; README lists those it takes")
+}
+
+async fn add(
+    State(reporter): Served,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let query = Query::parse(query.as_deref(), &["dryRun"])?;
+    let queue = queue(&reporter)?;
+    let specs = read(&body.map_err(|rejection| too_much(&rejection))?)?;
+    if query.flag("dryRun")? {
+        return Ok(Json(Tried { items: queue.dry_run(specs).await? }).into_response());
+    }
+    let names: Vec<String> = specs.iter().map(|spec| spec.image.clone()).collect();
+    let added = queue.add(specs).await?;
+    let ids: Vec<Id> = added.iter().map(|(id, _)| *id).collect();
+    let images: Vec<Option<String>> = queue
+        .look(move |queue| ids.iter().map(|id| queue.get(*id).map(|item| item.image.clone())).collect())
+        .await?;
+    let items = added.into_iter().zip(images.into_iter().zip(names)).map(|((id, result), (image, name))| {
+        // It may have been cancelled a moment ago.
+        TakenItem { id, image: image.unwrap_or(name), result }
+    });
+    Ok(Json(Taken { items: items.collect() }).into_response())
+}
+
+async fn list(State(reporter): Served, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+    let wanted = Query::parse(query.as_deref(), &["owner", "state", "image", "id"])?.wanted()?;
+    let json = queue(&reporter)?.list(move |item| wanted.takes(item)).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+async fn show(State(reporter): Served, Path(id): Path<String>) -> Result<Json<Item>, Problem> {
+    Ok(Json(queue(&reporter)?.get(query::id(&id)?).await?))
+}
+
+async fn cancel(State(reporter): Served, Path(id): Path<String>) -> Result<Json<Cancelled>, Problem> {
+    queue(&reporter)?.remove(query::id(&id)?).await?;
+    Ok(Json(Cancelled { cancelled: 1 }))
+}
+
+async fn cancel_many(State(reporter): Served, RawQuery(query): RawQuery) -> Result<Json<Cancelled>, Problem> {
+    let query = Query::parse(query.as_deref(), &["owner", "state", "all"])?;
+    if query.is_empty() || (query.flag("all")? && query.len() > 1) {
+        let words = "say which items: owner=NAME, state=STATE, or all=true alone";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, words));
+    }
+    let (queue, wanted) = (queue(&reporter)?, query.wanted()?);
+    let ids = ids(queue, move |item| wanted.takes(item)).await?;
+    let cancelled = for_each(ids, |id| queue.remove(id)).await?;
+    Ok(Json(Cancelled { cancelled }))
+}
+
+async fn retry(State(reporter): Served, Path(id): Path<String>) -> Result<Json<Retried>, Problem> {
+    queue(&reporter)?.retry(query::id(&id)?).await?;
+    Ok(Json(Retried { retried: 1 }))
+}
+
+async fn retry_many(State(reporter): Served, RawQuery(query): RawQuery) -> Result<Json<Retried>, Problem> {
+    let wanted = Query::parse(query.as_deref(), &["owner"])?.wanted()?;
+    let queue = queue(&reporter)?;
+    let failed = move |item: &Item| item.status.state == ItemState::Failed && wanted.takes(item);
+    let retried = for_each(ids(queue, failed).await?, |id| queue.retry(id)).await?;
+    Ok(Json(Retried { retried }))
+}
+
+async fn pause(State(reporter): Served) -> Result<Json<Paused>, Problem> {
+    queue(&reporter)?.pause(true).await?;
+    Ok(Json(Paused { paused: true }))
+}
+
+async fn resume(State(reporter): Served) -> Result<Json<Paused>, Problem> {
+    queue(&reporter)?.pause(false).await?;
+    Ok(Json(Paused { paused: false }))
+}
+
+async fn pins(State(reporter): Served) -> Result<Json<Pins>, Problem> {
+    Ok(Json(queue(&reporter)?.look(Pins::of).await?))
+}
+
+fn queue(reporter: &Reporter) -> Result<&Prepull, Problem> {
+    reporter.prepull.as_ref().ok_or_else(|| Refusal::Closed("prepull.enabled is false".into()).into())
+}
+
+fn too_much(rejection: &BytesRejection) -> Problem {
+    let words = match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => "the request has more than 8 MiB; send several".to_owned(),
+        _ => rejection.body_text(),
+    };
+    Problem::new(rejection.status(), &words)
+}
+
+async fn ids(queue: &Prepull, wanted: impl Fn(&Item) -> bool + Send + 'static) -> Result<Vec<Id>, Refusal> {
+    queue.look(move |queue| queue.items().filter(|item| wanted(item)).map(|item| item.id).collect()).await
+}
+
+/// Does something for many items, and counts them. Those that are gone meanwhile are nobody's failure.
+async fn for_each<F>(ids: Vec<Id>, act: impl Fn(Id) -> F) -> Result<usize, Refusal>
+where
+    F: Future<Output = Result<(), Refusal>>,
+{
+    let mut done = 0;
+    let mut results = stream::iter(ids).map(act).buffer_unordered(ABREAST);
+    while let Some(result) = results.next().await {
+        match result {
+            Ok(()) => done += 1,
+            Err(Refusal::Unknown(_)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+    }
+    Ok(done)
+}
+
+/// Bytes of what is kept in each way. An image that is kept for several counts once.
+fn kept_bytes(queue: &Queue) -> (u64, u64) {
+    let mut images = BTreeMap::new();
+    for item in queue.items() {
+        if let Some(kept) = &item.status.kept {
+            images.insert((kept.how, item.status.image_id.as_ref().unwrap_or(&item.source)), kept.bytes);
+        }
+    }
+    let of = |how| images.iter().filter(|((other, _), _)| *other == how).map(|(_, bytes)| bytes).sum();
+    (of(How::Pinned), of(How::Parked))
+}
+
+// === impl Pins ===
+
+impl Pins {
+    fn of(queue: &Queue) -> Self {
+        let items = queue.items().filter_map(|item| {
+            let kept = item.status.kept.as_ref()?;
+            Some(PinItem {
+                id: item.id,
+                image: item.image.clone(),
+                owner: item.spec.owner.clone(),
+                how: kept.how,
+                bytes: kept.bytes,
+                until: kept.until,
+                class: item.spec.class,
+                priority: item.spec.priority,
+            })
+        });
+        let (pinned_bytes, parked_bytes) = kept_bytes(queue);
+        Self { items: items.collect(), pinned_bytes, parked_bytes }
+    }
+}
+
+// === impl QueueStatus ===
+
+impl QueueStatus {
+    /// The queue as it is.
+    pub fn of(queue: &Queue) -> Self {
+        let count = |state| queue.items().filter(|item| item.status.state == state).count();
+        let (pinned_bytes, parked_bytes) = kept_bytes(queue);
+        Self {
+            paused: queue.is_paused(),
+            waiting: count(ItemState::Waiting),
+            pulling: count(ItemState::Pulling),
+            succeeded: count(ItemState::Succeeded),
+            failed: count(ItemState::Failed),
+            pinned_bytes,
+            parked_bytes,
+        }
+    }
+}
+
+// === impl Problem ===
+
+impl Problem {
+    fn new(status: StatusCode, error: &str) -> Self {
+        Self(status, Refused { error: error.to_owned(), mistakes: Vec::new() })
+    }
+
+    fn mistake(mistake: String) -> Self {
+        Self(StatusCode::BAD_REQUEST, Refused { error: mistake.clone(), mistakes: vec![mistake] })
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match &refusal {
+            Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
+            Refusal::Full(_) => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Unknown(_) => StatusCode::NOT_FOUND,
+            Refusal::Store(_) | Refusal::Closed(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let error = refusal.to_string();
+        let mistakes = if let Refusal::Invalid(mistakes) = refusal { mistakes } else { Vec::new() };
+        Self(status, Refused { error, mistakes })
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
+    }
+}
