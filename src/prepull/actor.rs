@@ -31,6 +31,9 @@ const INSTANCE: &str = "prepull.instance";
 /// How many commands go into one commit.
 const BATCH: usize = 256;
 
+/// How much goes into one commit, and a little more. One request is smaller.
+const COMMIT_SIZE: usize = 12 << 20;
+
 /// How long after a failed commit it is tried again.
 const COMMIT_AGAIN: Duration = Duration::from_secs(1);
 
@@ -241,22 +244,26 @@ impl Actor {
         if self.dirty.is_empty() && !self.dirty_meta {
             return Ok(());
         }
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
+        if self.dirty_meta {
+            batch.put_meta(NEXT_ID, self.queue.next_id().to_be_bytes());
+            batch.put_meta(PAUSED, u64::from(self.queue.is_paused()).to_be_bytes());
+            batch.put_meta(INSTANCE, self.tools.instance.as_bytes());
+        }
+        let mut size = 0;
         for id in &self.dirty {
+            if size > COMMIT_SIZE {
+                self.store.commit(std::mem::take(&mut batch)).await.map_err(|error| error.to_string())?;
+                size = 0;
+            }
             match self.queue.get(*id) {
-                None => {
-                    batch.remove(ITEMS, *id);
-                }
+                None => batch.remove(ITEMS, *id),
                 Some(item) => {
                     let data = record::encode(item, &self.sealer).map_err(|error| error.to_string())?;
-                    batch.put(ITEMS, *id, data);
+                    size += data.len();
+                    batch.put(ITEMS, *id, data)
                 }
-            }
-        }
-        if self.dirty_meta {
-            batch.put_meta(NEXT_ID, self.queue.next_id().to_be_bytes().to_vec());
-            batch.put_meta(PAUSED, u64::from(self.queue.is_paused()).to_be_bytes().to_vec());
-            batch.put_meta(INSTANCE, self.tools.instance.clone().into_bytes());
+            };
         }
         self.store.commit(batch).await.map_err(|error| error.to_string())?;
         self.dirty.clear();
