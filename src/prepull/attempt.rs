@@ -41,6 +41,7 @@ pub(super) struct Tools {
     pub(super) containerd: Containerd,
     pub(super) images: Images,
     pub(super) sight: Sight,
+    pub(super) looks: park::Looks,
     pub(super) node: Node,
     /// Tells the parked images of this store from those of another.
     pub(super) instance: String,
@@ -74,7 +75,7 @@ impl Tools {
         self.check_node(item).await?;
         if item.status.exposed {
             let cleaned = park::clean(self, item).await;
-            cleaned.map_err(|error| failed(Reason::Error, format!("containerd: {error}"), false))?;
+            cleaned.map_err(park::still_there)?;
         }
         let reference = Reference::parse(&item.source)
             .map_err(|error| failed(Reason::Invalid, format!("source: {error}"), true))?;

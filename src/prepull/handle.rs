@@ -18,6 +18,7 @@ use crate::prepull::dry::DryRun;
 use crate::prepull::item::{Id, Item, State};
 use crate::prepull::keeper;
 use crate::prepull::node::Node;
+use crate::prepull::park;
 use crate::prepull::queue::{Added, Answer, Event, Limits, Queue};
 use crate::prepull::secret::Sealer;
 use crate::prepull::sight::Sight;
@@ -282,6 +283,7 @@ async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::
         containerd: parts.containerd,
         images: Images(parts.call),
         sight: parts.sight,
+        looks: park::Looks::default(),
         instance: found.instance.clone(),
     });
     tokio::spawn(keeper::run(tools.clone(), commands.clone()));
