@@ -46,7 +46,8 @@ impl Lab {
         assert_eq!(status.failed_attempts, 2, "{item:#?}");
         let words = status.message.to_lowercase();
         assert!(words.contains("the runtime said"), "{item:#?}");
-        assert!(words.contains("401") || words.contains("authentication required"), "{item:#?}");
+        let refused = ["401 unauthorized", ": unauthorized"].iter().any(|refused| words.contains(refused));
+        assert!(refused, "{item:#?}");
         assert!(words.contains("check the credentials"), "what to do: {item:#?}");
         assert!(status.history.iter().any(|step| step.reason == Reason::Backoff), "{item:#?}");
         assert_eq!(self.users("wrong"), [STRANGER, USER, STRANGER, USER], "both, in each attempt");
