@@ -1,0 +1,1 @@
+//! The disk of images runs full: what is kept goes before any pod does.
