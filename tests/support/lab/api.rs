@@ -80,7 +80,10 @@ impl Api {
     /// Binds a pod to the node. `spec` has all but the node's name.
     pub(crate) fn add_pod(&self, namespace: &str, name: &str, spec: &Value) {
         let mut spec = spec.clone();
-        let more = json!({"nodeName": NODE, "restartPolicy": "Always", "dnsPolicy": "Default"});
+        let more = json!({
+            "nodeName": NODE, "restartPolicy": "Always", "dnsPolicy": "Default", "enableServiceLinks": false,
+            "terminationGracePeriodSeconds": 2, "securityContext": {},
+        });
         merge(&mut spec, &more);
         let uid = format!("{namespace}-{name}-{}", self.shared.lock().changes.len());
         let pod = json!({

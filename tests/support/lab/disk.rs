@@ -37,14 +37,16 @@ impl Disk {
 
     /// Takes up space, or gives back what it had taken, until so many percent are free.
     pub(crate) fn fill(&self, percent_free: u64) {
-        let ballast = self.mount.join("ballast");
-        // What is there counts as free.
-        let _ = fs::remove_file(&ballast);
+        let ballast = File::options().create(true).append(true).open(self.mount.join("ballast"));
+        let ballast = ballast.expect("open a file");
+        let taken = ballast.metadata().expect("its size").len();
         let (free, total) = self.space();
-        let size = free.saturating_sub(total * percent_free / 100);
-        if size > 0 {
-            let file = File::create(&ballast).expect("make a file");
-            fallocate(&file, FallocateFlags::empty(), 0, size).expect("take up space");
+        let size = (taken + free).saturating_sub(total * percent_free / 100);
+        // In one step: never is more free than before, unless that is wanted.
+        if size > taken {
+            fallocate(&ballast, FallocateFlags::empty(), taken, size - taken).expect("take up space");
+        } else {
+            ballast.set_len(size).expect("give space back");
         }
     }
 
