@@ -141,7 +141,8 @@ async fn an_idle_crisp_ends_without_delay() {
 async fn a_client_that_is_deaf_does_not_keep_crisp() {
     let place = Place::new();
     let _runtime = slow_runtime(&place);
-    let mut running = place.start("log", &["--drain-max", "1ms"]).await;
+    // Without the queue, which opens its files when it gets there.
+    let mut running = place.start("log", &["--drain-max", "1ms", "--prepull-enabled", "false"]).await;
     let before = running.descriptors();
     let silent = tokio::net::UnixStream::connect(place.socket()).await.unwrap();
     let deaf = crate::support::raw_frames::RawFrames::connect(&place.socket()).await;
