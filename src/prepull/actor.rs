@@ -170,6 +170,7 @@ impl Actor {
                     changed.extend(step.changed);
                 }
                 Command::Do(event, asker) => {
+                    self.clean_removed(&event);
                     self.dirty_meta |= matches!(event, Event::Pause(_) | Event::Add(_));
                     let step = self.step(event);
                     actions.extend(step.actions);
@@ -225,6 +226,16 @@ impl Actor {
             self.attempts.remove(id);
         }
         self.queue.step(event, Time::now())
+    }
+
+    /// An item that goes takes what it may have left in sight with it. An attempt that runs sees to that itself.
+    fn clean_removed(&self, event: &Event) {
+        if let Event::Remove(id) = event
+            && let Some(item) = self.queue.get(*id).filter(|item| item.status.exposed)
+            && !self.attempts.contains_key(id)
+        {
+            tokio::spawn(clean(self.tools.clone(), item.clone(), self.commands.clone()));
+        }
     }
 
     /// New items that could not be written down were not taken.
@@ -350,6 +361,12 @@ impl Turns {
         let (answer, answered) = oneshot::channel();
         let note = Command::Do(Event::Exposes(self.id, self.token), answer);
         self.commands.send(note).await.is_ok() && matches!(answered.await, Ok(Ok(Answer::Done)))
+    }
+
+    /// What an attempt that was stopped could have left is gone.
+    pub(super) async fn cleaned(&self) {
+        // Nobody is there to hear of it when crisp shuts down.
+        let _ = self.commands.send(Command::Report(Event::Cleaned(self.id))).await;
     }
 
     /// Bytes may come from now on, or not.

@@ -7,14 +7,16 @@
 //! A private pull runs in a task of its own that cleans up behind itself when its attempt is stopped. For a crash the
 //! item says on disk that such a pull is under way ([`Item::status`]`.exposed`), and [`clean`] is done at the next start.
 
+mod before;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::containerd::{Error, ImageRecord, cri_name};
+use crate::containerd::{Error, cri_name};
 use crate::image::Reference;
 use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
@@ -26,14 +28,20 @@ use crate::prepull::time::Time;
 use crate::prepull::verdict;
 use crate::pull::own::{Landed, LeaseGuard};
 
+use before::Before;
+pub(super) use before::Looks;
+
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
+
+/// How long CRI may take to follow when records are removed: it hears of it by events.
+const FOLLOWS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What has to be known before a private pull.
 #[derive(Debug)]
 pub(super) struct Parking {
-    /// What was there, by name.
-    before: BTreeMap<String, ImageRecord>,
+    before: Arc<Before>,
     hidden: HideGuard,
 }
 
@@ -45,10 +53,6 @@ pub(super) async fn pull(
     credential: &Credential,
     turn: &Turns,
 ) -> Result<Outcome, Outcome> {
-    // On disk before anything can be seen.
-    if !turn.expose().await {
-        return Err(Outcome::Later { reason: Reason::Queued, message: "the queue cannot be written".into() });
-    }
     let stopped = CancellationToken::new();
     let _stop = stopped.clone().drop_guard();
     let task = {
@@ -56,6 +60,11 @@ pub(super) async fn pull(
         let (credential, turn) = (credential.clone(), turn.clone());
         async move {
             let parking = Parking::prepare(&tools, &item).await?;
+            // On disk before anything can be seen. What is in sight already stays so, whatever happens.
+            if !parking.before.has_source(&item.source) && !turn.expose().await {
+                let message = "the queue cannot be written".into();
+                return Err(Outcome::Later { reason: Reason::Queued, message });
+            }
             let landed = tokio::select! {
                 landed = tools.fly(&item, &reference, Some(&credential), &turn) => landed,
                 () = stopped.cancelled() => Err(Outcome::Later {
@@ -63,17 +72,18 @@ pub(super) async fn pull(
                     message: "stopped".into(),
                 }),
             };
-            let landed = match landed {
-                Ok(landed) => landed,
-                Err(outcome) => {
-                    parking.clean_up(&tools, &item).await;
-                    return Err(outcome);
-                }
+            let outcome = match landed {
+                Ok(landed) => parking.park(&tools, &item, landed).await,
+                Err(outcome) => parking.clean_up(&tools, &item).await.and(Err(outcome)),
             };
-            let outcome = parking.park(&tools, &item, landed).await;
-            if stopped.is_cancelled() && matches!(&outcome, Ok(Outcome::Done(done)) if done.parked) {
-                // Nobody hears of it, so nobody would ever give it up.
-                release(&tools, item.id).await;
+            if stopped.is_cancelled() {
+                if item.status.kept.is_none() && matches!(&outcome, Ok(Outcome::Done(done)) if done.parked) {
+                    // Nobody hears of it, so nobody would ever give it up.
+                    release(&tools, item.id).await;
+                }
+                if !matches!(outcome, Err(Outcome::Later { reason: Reason::RuntimeAway, .. })) {
+                    turn.cleaned().await;
+                }
             }
             outcome
         }
@@ -82,10 +92,13 @@ pub(super) async fn pull(
     tokio::spawn(task).await.unwrap_or_else(gone)
 }
 
-/// Removes what an attempt that a crash cut off may have left for all to see.
+/// Removes what an attempt that was cut off may have left for all to see. What is older than the item is not its own.
 pub(super) async fn clean(tools: &Tools, item: &Item) -> Result<(), Error> {
     let hidden = tools.sight.hide([&item.source]);
-    let parking = Parking { before: BTreeMap::new(), hidden };
+    let asked = SystemTime::UNIX_EPOCH + Duration::from_millis(item.status.asked.0);
+    let mut records = tools.containerd.images().await?;
+    records.retain(|record| record.created_at.is_some_and(|time| time < asked));
+    let parking = Parking { before: Arc::new(Before::of(records)), hidden };
     parking.remove(tools, item, None).await.map(drop)
 }
 
@@ -95,16 +108,18 @@ impl Parking {
     /// To be made before the pull.
     pub(super) async fn prepare(tools: &Tools, item: &Item) -> Result<Self, Outcome> {
         let hidden = tools.sight.watch([&item.source]);
+        let _alone = tools.looks.alone().await;
         let records = tools.containerd.images().await.map_err(containerd_failed)?;
-        // Images by their ids: those are records of their own.
-        hidden.hide_new(records.iter().map(|record| &record.name).filter(|name| name.starts_with("sha256:")));
-        let before = records.into_iter().map(|record| (record.name.clone(), record)).collect();
+        let before = tools.looks.begin(records, |name| tools.sight.was_brought(name));
+        hidden.hide_new(before.ids());
         Ok(Self { before, hidden })
     }
 
     /// Hides what a pull has brought, for good.
     async fn park(self, tools: &Tools, item: &Item, landed: Landed) -> Result<Outcome, Outcome> {
         if landed.reply.code() != Code::Ok {
+            // It may have come to its end all the same, if the runtime went away with the reply.
+            self.remove(tools, item, None).await.map_err(still_there)?;
             return Err(verdict::of_reply(&landed.reply));
         }
         let image_id = image_ref(&landed.reply)?;
@@ -112,7 +127,7 @@ impl Parking {
             let (image_id, note) = (image_id.clone(), note.to_owned());
             Ok(Outcome::Done(Done { present: false, image_id, bytes: 0, parked: false, public: false, note }))
         };
-        if Reference::parse(&item.source).is_ok_and(|source| self.before.contains_key(&cri_name(&source))) {
+        if self.before.has_source(&item.source) {
             return seen("it was there before, so it is not hidden");
         }
         if landed.others {
@@ -126,7 +141,7 @@ impl Parking {
                 release(tools, item.id).await;
                 return seen("somebody else has pulled it too, so it is not hidden");
             }
-            Err(error) => return Err(containerd_failed(error)),
+            Err(error) => return Err(still_there(error)),
         }
         Ok(Outcome::Done(Done {
             present: false,
@@ -163,53 +178,55 @@ impl Parking {
     }
 
     /// After a pull that failed or was stopped: it may have come to its end all the same.
-    pub(super) async fn clean_up(self, tools: &Tools, item: &Item) {
-        for wait in [Duration::ZERO, AFTERMATH] {
-            tokio::time::sleep(wait).await;
-            if let Err(error) = self.remove(tools, item, None).await {
-                tracing::warn!(%error, image = item.source, "cannot tell whether a private image was left");
-            }
-        }
+    pub(super) async fn clean_up(self, tools: &Tools, item: &Item) -> Result<(), Outcome> {
+        self.remove(tools, item, None).await.map_err(still_there)?;
+        tokio::time::sleep(AFTERMATH).await;
+        self.remove(tools, item, None).await.map(drop).map_err(still_there)
     }
 
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
     async fn remove(&self, tools: &Tools, item: &Item, image_id: Option<&str>) -> Result<bool, Error> {
+        let containerd = &tools.containerd;
         let Some(_claim) = self.hidden.claim(image_id).await else { return Ok(false) };
-        let all = tools.containerd.images().await?;
-        let brought = self.brought(&all, &item.source);
-        let target = brought.last().map(|record| &record.target.digest);
-        for record in &brought {
-            tools.containerd.delete_image(&record.name).await?;
+        let alone = tools.looks.alone().await;
+        let all = containerd.images().await?;
+        let made = self.before.made(&all, &item.source);
+        for record in &made {
+            containerd.delete_image(&record.name).await?;
         }
-        // An image has one record under its id, whichever of its manifests came last.
-        for record in all.iter().filter(|record| is_id(record) && Some(&record.target.digest) == target) {
-            if let Some(before) = self.before.get(&record.name)
-                && before.target != record.target
-            {
-                tools.containerd.create_or_update_image(before).await?;
+        for before in self.before.changed(&all) {
+            containerd.create_or_update_image(before).await?;
+        }
+        if let Some(id) = made.first().filter(|record| before::is_id(record)) {
+            // Somebody may have pulled the same content by another name at this very moment, and found the ID there.
+            let mut left = containerd.images().await?.into_iter();
+            if left.any(|record| record.target.digest == id.target.digest) {
+                containerd.create_or_update_image(id).await?;
             }
+        }
+        drop(alone);
+        for record in made {
+            tools.has_gone(&record.name).await;
         }
         Ok(true)
     }
+}
 
-    /// The records that the pull has made, the name last: as long as it is there it can be told what belongs to it.
-    /// The one under the image's id stays if another name needs it.
-    fn brought<'a>(&self, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
-        let Ok(reference) = Reference::parse(source) else { return Vec::new() };
-        let repository = format!("{}@", reference.name());
-        let source = cri_name(&reference);
-        let is_name = |record: &ImageRecord| record.name == source || record.name.starts_with(&repository);
-        let Some(target) = all.iter().find(|record| record.name == source).map(|record| &record.target)
-        else {
-            return Vec::new();
+impl Tools {
+    /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.
+    async fn has_gone(&self, name: &str) {
+        let gone = async {
+            while let Ok(Some(_)) = self.images.status(name).await {
+                // Somebody else may have brought it back.
+                if matches!(self.containerd.image(name).await, Ok(Some(_)) | Err(_)) {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
         };
-        let of_image = || all.iter().filter(|record| record.target.digest == target.digest);
-        let new = |record: &&ImageRecord| !self.before.contains_key(&record.name);
-        let shared = of_image().any(|record| !(is_id(record) || is_name(record) && new(&record)));
-        let ids = of_image().filter(new).filter(|record| is_id(record) && !shared);
-        let digests = of_image().filter(new).filter(|record| is_name(record) && record.name != source);
-        let name = of_image().filter(new).filter(|record| record.name == source);
-        ids.chain(digests).chain(name).collect()
+        if tokio::time::timeout(FOLLOWS, gone).await.is_err() {
+            tracing::warn!(name, "CRI still shows an image that was removed from containerd");
+        }
     }
 }
 
@@ -235,8 +252,10 @@ pub(super) fn owner(tools: &Tools, id: Id) -> String {
     format!("{}/{id}", tools.instance)
 }
 
-fn is_id(record: &ImageRecord) -> bool {
-    record.name.starts_with("sha256:")
+/// Nobody knows whether the image can be seen, so this has to be tried again before anything else.
+pub(super) fn still_there(error: Error) -> Outcome {
+    let message = format!("cannot tell whether a private image was left in sight: containerd: {error}");
+    Outcome::Later { reason: Reason::RuntimeAway, message }
 }
 
 fn containerd_failed(error: Error) -> Outcome {

@@ -414,7 +414,8 @@ impl Queue {
         }
         self.runs.remove(&id);
         let Some(item) = self.items.get_mut(&id) else { return };
-        item.status.exposed = false;
+        // Without the runtime nobody can have looked whether something is left in sight.
+        item.status.exposed &= matches!(&outcome, Outcome::Later { reason: Reason::RuntimeAway, .. });
         match outcome {
             Outcome::Done(done) => rules::succeed(item, done, self.now),
             Outcome::Failed { reason, message, permanent } => {

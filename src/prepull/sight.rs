@@ -150,6 +150,14 @@ impl Sight {
         self.change(|state| state.hiding.brought(reference, image_id));
     }
 
+    /// Whether somebody else is known to have brought this name, or the image of this ID, lately. Only what came while
+    /// something was being watched is known.
+    pub fn was_brought(&self, name: &str) -> bool {
+        let id = bare_id(name);
+        let state = self.state();
+        state.hiding.brought.contains_key(id) || state.hiding.brought.contains_key(&Name::of(name).key)
+    }
+
     /// Says that somebody else begins to pull. Waits while what crisp pulled from the same repository is being removed.
     pub async fn pulling(&self, reference: &str) -> Pulling {
         let repository = Name::of(reference).repository;

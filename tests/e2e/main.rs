@@ -14,6 +14,9 @@ mod leases;
 #[path = "../support/names_and_parking.rs"]
 mod names_and_parking;
 mod pods;
+mod prepulls;
+#[path = "../support/prepulls_through_crisp.rs"]
+mod prepulls_through_crisp;
 mod pulls;
 #[path = "../support/pulls_through_crisp.rs"]
 mod pulls_through_crisp;

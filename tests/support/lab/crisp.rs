@@ -65,6 +65,18 @@ impl Crisp {
         self.process = Some(process);
     }
 
+    /// Ends crisp in order, and starts it with other options.
+    pub(crate) fn restart_with(&mut self, options: &[&str]) {
+        self.stop();
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.restart();
+    }
+
+    /// Lets crisp do nothing any more, as if it had crashed, until [`Self::kill`].
+    pub(crate) fn freeze(&self) {
+        self.process.as_ref().expect("a process").freeze();
+    }
+
     /// Ends crisp as a crash would.
     pub(crate) fn kill(&mut self) {
         self.process.as_mut().expect("a process").kill();

@@ -41,6 +41,11 @@ impl Process {
         self.child.try_wait().expect("ask for the child's state")
     }
 
+    /// Stops the process where it is. It can still be killed.
+    pub(crate) fn freeze(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("stop the process");
+    }
+
     /// Ends the process at once, as a crash would.
     pub(crate) fn kill(&mut self) {
         // An error means that it is gone already.
