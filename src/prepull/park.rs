@@ -236,7 +236,8 @@ pub(super) async fn release(tools: &Tools, id: Id) {
     let given_up = async {
         for lease in tools.containerd.parked_leases().await? {
             if lease.parked_for() == Some(&owner) {
-                tools.containerd.delete_lease(&lease.id, false).await?;
+                // When this returns, the space is free.
+                tools.containerd.delete_lease(&lease.id, true).await?;
             }
         }
         Ok::<_, Error>(())

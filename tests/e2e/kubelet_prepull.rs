@@ -27,14 +27,8 @@ const KUBELET: &str = "kubelet-1.36.3";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A disk that happens to be full says nothing about crisp, except where that is what is tried.
-const ANY_DISK: [&str; 6] = [
-    "--prepull-pin-floor",
-    "0%",
-    "--prepull-disk-floor-percent",
-    "0%",
-    "--prepull-disk-floor-bytes",
-    "0B",
-];
+const ANY_DISK: [&str; 6] =
+    ["--prepull-pin-floor", "0%", "--prepull-disk-floor-percent", "0%", "--prepull-disk-floor-bytes", "0B"];
 
 /// A node with crisp, and a registry of its own. The order of the fields is that in which they go.
 struct Lab {

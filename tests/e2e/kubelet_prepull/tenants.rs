@@ -81,7 +81,8 @@ impl Lab {
             for policy in ["IfNotPresent", "Never"] {
                 let mut container = idle_container(form);
                 container["imagePullPolicy"] = json!(policy);
-                let pod = format!("form-{number}-{}-{}", policy.to_lowercase(), self.registry.requests().len());
+                let pod =
+                    format!("form-{number}-{}-{}", policy.to_lowercase(), self.registry.requests().len());
                 api.add_pod("other", &pod, &json!({"containers": [container]}));
                 pods.push((pod, form, policy));
             }
