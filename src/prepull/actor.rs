@@ -148,6 +148,8 @@ impl Actor {
             if let Some(closed) = self.take(batch).await {
                 self.attempts.clear();
                 self.store.close().await;
+                // What private pulls have left in sight would stay so until the next crisp.
+                self.tools.looks.ended().await;
                 // Nobody may wait any more.
                 let _ = closed.send(());
                 return;

@@ -89,7 +89,7 @@ pub(super) async fn pull(
         }
     };
     let gone = |_| Err(failed(Reason::Error, "the pull ended without a word".into(), false));
-    tokio::spawn(task).await.unwrap_or_else(gone)
+    tools.looks.tasks.spawn(task).await.unwrap_or_else(gone)
 }
 
 /// Removes what an attempt that was cut off may have left for all to see. What is older than the item is not its own.

@@ -74,6 +74,7 @@ struct Lab {
     /// The runtime's own API, which only containerd has.
     containerd: Option<Containerd>,
     figures: Vec<String>,
+    began: Instant,
 }
 
 type Pull = JoinHandle<Result<String, Status>>;
@@ -98,6 +99,8 @@ pub(crate) async fn run(node: Node) -> Vec<String> {
         lab.a_private_pull_that_is_cancelled_leaves_nothing().await;
         lab.a_crash_after_a_private_pull_leaves_nothing().await;
         lab.a_crash_costs_nobody_an_image().await;
+        lab.a_pause_costs_nobody_an_image().await;
+        lab.an_outage_of_the_runtime_leaves_nothing().await;
         lab.a_pre_pull_gives_way_and_goes_on().await;
     } else {
         lab.private_images_are_refused_where_they_cannot_be_kept_private().await;
@@ -126,7 +129,18 @@ impl Lab {
             Node::Containerd(node) => Some(Containerd::new(&node.socket)),
             Node::Crio(_) => None,
         };
-        Self { node, crisp, open, private, empty, cri, direct, containerd, figures: Vec::new() }
+        Self {
+            node,
+            crisp,
+            open,
+            private,
+            empty,
+            cri,
+            direct,
+            containerd,
+            figures: Vec::new(),
+            began: Instant::now(),
+        }
     }
 
     /// Asks for an image and gives its number. `more` are further fields of the item.
@@ -250,7 +264,7 @@ impl Lab {
     fn tell(&mut self, figure: &str) {
         let runtime = version(self.node.socket()).expect("a version");
         let figure = format!("{} {}: {figure}", runtime.runtime_name, runtime.runtime_version);
-        println!("{figure}");
+        println!("{:>6.1?} {figure}", self.began.elapsed());
         self.figures.push(figure);
     }
 }

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tokio_util::task::TaskTracker;
+
 use crate::containerd::{ImageRecord, cri_name};
 use crate::image::Reference;
 
@@ -16,6 +18,8 @@ pub(in crate::prepull) struct Looks {
     /// Whoever looks at what there is, to remember it or to remove something of it, is alone. It takes moments.
     alone: tokio::sync::Mutex<()>,
     under_way: Mutex<Vec<Weak<Before>>>,
+    /// Their tasks, which outlive their attempts until nothing of them is in sight.
+    pub(super) tasks: TaskTracker,
 }
 
 /// What was there, by name.
@@ -25,6 +29,12 @@ pub(super) struct Before(BTreeMap<String, ImageRecord>);
 // === impl Looks ===
 
 impl Looks {
+    /// Returns when nothing is left to be tidied up. To be asked when no more pulls begin.
+    pub(in crate::prepull) async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
     /// Nobody else looks until this is dropped.
     pub(super) async fn alone(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.alone.lock().await

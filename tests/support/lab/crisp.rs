@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crisp::pull::progress::{Pull, Pulls};
 
+use rustix::process::Signal;
+
 use super::network::free_ports;
 use super::process::Process;
 use super::registry::http_get;
@@ -72,9 +74,14 @@ impl Crisp {
         self.restart();
     }
 
-    /// Lets crisp do nothing any more, as if it had crashed, until [`Self::kill`].
+    /// Lets crisp do nothing any more, as if it had crashed, until [`Self::kill`] or [`Self::thaw`].
     pub(crate) fn freeze(&self) {
-        self.process.as_ref().expect("a process").freeze();
+        self.process.as_ref().expect("a process").signal(Signal::STOP);
+    }
+
+    /// Lets crisp go on.
+    pub(crate) fn thaw(&self) {
+        self.process.as_ref().expect("a process").signal(Signal::CONT);
     }
 
     /// Ends crisp as a crash would.

@@ -41,9 +41,8 @@ impl Process {
         self.child.try_wait().expect("ask for the child's state")
     }
 
-    /// Stops the process where it is. It can still be killed.
-    pub(crate) fn freeze(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("stop the process");
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("send a signal");
     }
 
     /// Ends the process at once, as a crash would.

@@ -24,7 +24,7 @@ impl Lab {
         let waiting = self.ask(&name, json!({ "owner": "another" })).await;
         self.until_item(waiting, "waits for space", pressed).await;
         self.cancel(waiting).await;
-        let mut figure = format!("below the floor: waits ({words}), 0 requests");
+        let mut figure = String::from("below the floor: waits as DiskPressure, 0 requests");
         let again = self.item(id).await;
         assert_eq!(again.status.reason, Reason::DiskPressure, "{again:#?}");
 
@@ -67,7 +67,7 @@ impl Lab {
         let share = sent(&self.open, "large") as f64 / size as f64;
         assert!(share <= 1.01, "{share}");
         format!(
-            "; one image too large: {:.3} of it came, then {words}; with more space it goes on, {share:.4} sent in all",
+            "; one image too large: {:.3} of it came before it was given up; with more space it goes on, {share:.4} sent in all",
             came as f64 / size as f64
         )
     }
