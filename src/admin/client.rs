@@ -91,11 +91,12 @@ async fn send<T: DeserializeOwned>(
     body: Bytes,
     patience: Duration,
 ) -> Result<T, ClientError> {
-    let answer = tokio::time::timeout(patience, ask(socket, method, path, body)).await.unwrap_or_else(|_| {
-        let words = format!("no answer within {} s", patience.as_secs());
-        let source = std::io::Error::new(std::io::ErrorKind::TimedOut, words);
-        Err(ClientError::Unreachable { path: socket.to_owned(), source })
-    })?;
+    let answer =
+        tokio::time::timeout(patience, ask(socket, method, path, body)).await.unwrap_or_else(|_| {
+            let words = format!("no answer within {} s", patience.as_secs());
+            let source = std::io::Error::new(std::io::ErrorKind::TimedOut, words);
+            Err(ClientError::Unreachable { path: socket.to_owned(), source })
+        })?;
     serde_json::from_slice(&answer)
         .map_err(|e| ClientError::Answer { path: socket.to_owned(), reason: e.to_string() })
 }

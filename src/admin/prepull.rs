@@ -20,11 +20,11 @@ use self::body::read;
 use self::query::Query;
 use crate::admin::client::Refused;
 use crate::admin::status::Reporter;
-use crate::prepull::{Prepull, Refusal};
 use crate::prepull::dry::DryRun;
 use crate::prepull::item::{How, Id, Item, State as ItemState};
 use crate::prepull::queue::{Added, Queue};
 use crate::prepull::time::Time;
+use crate::prepull::{Prepull, Refusal};
 use crate::pull::Class;
 
 /// The largest request that is read, and the most items in it.
@@ -157,12 +157,18 @@ pub(super) fn routes() -> Router<Arc<Reporter>> {
 
 /// The answer to what is asked for under no known path, or in no known way.
 pub(super) async fn unknown() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "there is no such path in the admin API; README lists those there are")
+    Problem::new(
+        StatusCode::NOT_FOUND,
+        "there is no such path in the admin API; README lists those there are",
+    )
 }
 
 /// The same for a method.
 pub(super) async fn not_that_way() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method; README lists those it takes")
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not take that method; README lists those it takes",
+    )
 }
 
 async fn add(

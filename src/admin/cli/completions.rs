@@ -14,9 +14,13 @@ pub(super) fn command() -> Command {
              zsh:   crisp completions zsh > \"${fpath[1]}/_crisp\"\n\
              fish:  crisp completions fish > /etc/fish/completions/crisp.fish",
         )
-        .arg(Arg::new("shell").value_name("SHELL").required(true).value_parser(["bash", "zsh", "fish"]).help(
-            "The shell",
-        ))
+        .arg(
+            Arg::new("shell")
+                .value_name("SHELL")
+                .required(true)
+                .value_parser(["bash", "zsh", "fish"])
+                .help("The shell"),
+        )
 }
 
 /// Writes the script.

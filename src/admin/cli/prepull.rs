@@ -139,7 +139,12 @@ fn hows() -> Vec<Arg> {
 }
 
 /// Asks for images, and waits for them if that is wanted. Gives the exit code.
-pub async fn run(socket: &Path, matches: &ArgMatches, form: Form, out: &mut impl Write) -> anyhow::Result<u8> {
+pub async fn run(
+    socket: &Path,
+    matches: &ArgMatches,
+    form: Form,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
     let specs = specs(matches)?;
     if matches.get_flag("dry-run") {
         return dry_run(socket, &specs, form, out).await;

@@ -225,27 +225,39 @@ fn described(item: &Item, now: Time) -> String {
     line("image id", status.image_id.as_deref().map(shown).unwrap_or_default());
     line("attempts", format!("{} failed of {}", status.failed_attempts, spec.retries.saturating_add(1)));
     line("timeout", format!("{} s for an attempt", spec.timeout_seconds));
-    line("policy", match spec.policy {
-        Policy::Always => "Always".into(),
-        Policy::IfNotPresent => "IfNotPresent".into(),
-    });
+    line(
+        "policy",
+        match spec.policy {
+            Policy::Always => "Always".into(),
+            Policy::IfNotPresent => "IfNotPresent".into(),
+        },
+    );
     line("not before", time(spec.not_before));
     line("deadline", time(spec.deadline));
     line("ttl", spec.ttl_seconds.map_or_else(String::new, |seconds| format!("{seconds} s")));
-    line("pin", match spec.pin {
-        Pin::None => String::new(),
-        Pin::WithOwner => "as long as the item is there".into(),
-        Pin::Seconds(seconds) => format!("{seconds} s from its arrival"),
-    });
-    line("visibility", match spec.visibility {
-        None => String::new(),
-        Some(Visibility::Private) => "private".into(),
-        Some(Visibility::Shared) => "shared".into(),
-    });
-    line("kept", status.kept.as_ref().map_or_else(String::new, |kept| {
-        let until = kept.until.map_or_else(String::new, |until| format!(" until {until}"));
-        format!("{}, {}{until}", kept.how.name(), bytes(kept.bytes))
-    }));
+    line(
+        "pin",
+        match spec.pin {
+            Pin::None => String::new(),
+            Pin::WithOwner => "as long as the item is there".into(),
+            Pin::Seconds(seconds) => format!("{seconds} s from its arrival"),
+        },
+    );
+    line(
+        "visibility",
+        match spec.visibility {
+            None => String::new(),
+            Some(Visibility::Private) => "private".into(),
+            Some(Visibility::Shared) => "shared".into(),
+        },
+    );
+    line(
+        "kept",
+        status.kept.as_ref().map_or_else(String::new, |kept| {
+            let until = kept.until.map_or_else(String::new, |until| format!(" until {until}"));
+            format!("{}, {}{until}", kept.how.name(), bytes(kept.bytes))
+        }),
+    );
     line("namespace", shown(&spec.sandbox.namespace));
     let transitions = status.history.iter().map(|step| {
         let reason = step.reason.name().to_owned();

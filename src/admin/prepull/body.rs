@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
 use super::{MAX_ITEMS, Problem};
 use crate::prepull::spec::Spec;
@@ -49,7 +49,9 @@ fn few<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Spec>, D::Error> {
             let mut specs = Vec::new();
             while let Some(spec) = list.next_element()? {
                 if specs.len() == MAX_ITEMS {
-                    return Err(A::Error::custom(format!("has more than {MAX_ITEMS} images; send several requests")));
+                    return Err(A::Error::custom(format!(
+                        "has more than {MAX_ITEMS} images; send several requests"
+                    )));
                 }
                 specs.push(spec);
             }

@@ -111,8 +111,7 @@ impl<'a> Screen<'a> {
             all.remove(&bar);
         }
         for item in &open {
-            let bar =
-                bars.entry(item.id).or_insert_with(|| all.insert_before(sum, ProgressBar::no_length()));
+            let bar = bars.entry(item.id).or_insert_with(|| all.insert_before(sum, ProgressBar::no_length()));
             let pull = pulls.and_then(|pulls| pulls.pulls.iter().find(|pull| pull.image == item.source));
             match pull.filter(|_| item.state == State::Pulling) {
                 Some(pull) => pulls::draw(bar, pull),

@@ -45,7 +45,9 @@ fn every_flag_has_its_field() {
 
 #[test]
 fn images_come_from_files_too_and_each_once() {
-    let list = file("# first\n nginx \n\nredis:7 # cache\nnginx\n{\"dockerImage\":{\"registry\":\"gcr.io\",\"name\":\"a\"}}\n");
+    let list = file(
+        "# first\n nginx \n\nredis:7 # cache\nnginx\n{\"dockerImage\":{\"registry\":\"gcr.io\",\"name\":\"a\"}}\n",
+    );
     let specs = asked(&["nginx", "--file", list.path().to_str().unwrap()]).unwrap();
     let images: Vec<_> = specs.iter().map(|spec| (spec.image.as_str(), spec.image_spec.is_some())).collect();
     assert_eq!(images, [("nginx", false), ("redis:7", false), ("", true)]);
@@ -79,7 +81,9 @@ fn all_mistakes_are_told_at_once_with_their_places() {
 
 #[test]
 fn a_secret_goes_to_crisp_and_nowhere_else() {
-    let config = file(r#"{"auths":{"gcr.io":{"username":"u","password":"hunter2"},"b.io":{"identitytoken":"t0ken"}}}"#);
+    let config = file(
+        r#"{"auths":{"gcr.io":{"username":"u","password":"hunter2"},"b.io":{"identitytoken":"t0ken"}}}"#,
+    );
     let specs = asked(&["gcr.io/a", "--secret-file", config.path().to_str().unwrap()]).unwrap();
     let sent = with_secrets(&specs[0]).unwrap();
     let read: Spec = serde_json::from_value(sent).unwrap();

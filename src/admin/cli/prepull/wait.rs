@@ -30,7 +30,8 @@ const MOST_IDS: usize = 500;
 const WORDS: usize = 1000;
 const MOST_NAMED: usize = 10;
 
-const GONE: &str = "it is not in the queue any more: somebody has cancelled it, or it ended and was forgotten";
+const GONE: &str =
+    "it is not in the queue any more: somebody has cancelled it, or it ended and was forgotten";
 
 /// Items that somebody waits for.
 #[derive(Debug)]
@@ -109,7 +110,8 @@ impl<'a> Waiting<'a> {
         loop {
             let look = async {
                 let listed = list(self.socket, &self.owner, &open).await?;
-                let bytes = screen.wants_bytes() && listed.items.iter().any(|item| item.state == State::Pulling);
+                let bytes =
+                    screen.wants_bytes() && listed.items.iter().any(|item| item.state == State::Pulling);
                 // Without it there is a line less, not an error.
                 let pulls = if bytes { pulls::ask(self.socket).await.ok() } else { None };
                 Ok((listed, pulls))
@@ -150,9 +152,7 @@ impl<'a> Waiting<'a> {
     fn failures(&self) -> Vec<[String; 3]> {
         let failed = self.items.iter().filter_map(|(id, image)| match self.seen.get(id) {
             Some(item) if item.state == State::Succeeded => None,
-            Some(item) => {
-                Some([shown(image), item.reason.name().to_owned(), words(&item.message, WORDS)])
-            }
+            Some(item) => Some([shown(image), item.reason.name().to_owned(), words(&item.message, WORDS)]),
             None => Some([shown(image), "Gone".to_owned(), GONE.to_owned()]),
         });
         failed.collect()
@@ -160,11 +160,8 @@ impl<'a> Waiting<'a> {
 
     fn farewell(&self, open: &BTreeSet<Id>) -> String {
         let numbers: Vec<String> = open.iter().take(MOST_NAMED).map(Id::to_string).collect();
-        let which = if open.len() > MOST_NAMED {
-            format!("--owner {}", self.owner)
-        } else {
-            numbers.join(" ")
-        };
+        let which =
+            if open.len() > MOST_NAMED { format!("--owner {}", self.owner) } else { numbers.join(" ") };
         let (items, them) = match open.len() {
             1 => ("the item stays", "it"),
             _ => ("the items stay", "them"),
