@@ -75,9 +75,9 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         key: "prepull.diskFloorPercent",
-        default: "25%",
+        default: "20%",
         form: "percentage",
-        help: "Share of the filesystem of images that a pre-pull leaves free; otherwise it waits. More than \
+        help: "Share of the filesystem of images that a pre-pull leaves free; otherwise it waits. Not less than \
                `prepull.pinFloor`, so that no pre-pull makes a pin give way.",
         set: |config, text| percent(text).map(|share| config.prepull.disk_floor_percent = share),
     },

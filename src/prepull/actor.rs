@@ -31,6 +31,9 @@ const INSTANCE: &str = "prepull.instance";
 /// How many commands go into one commit.
 const BATCH: usize = 256;
 
+/// How much goes into one commit, and a little more. One request is smaller.
+const COMMIT_SIZE: usize = 12 << 20;
+
 /// How long after a failed commit it is tried again.
 const COMMIT_AGAIN: Duration = Duration::from_secs(1);
 
@@ -50,6 +53,8 @@ pub(super) struct Actor {
     /// Changed and not on disk yet, because the disk did not take it.
     dirty: BTreeSet<Id>,
     dirty_meta: bool,
+    /// What the disk did not take the last time, which has been said.
+    said: Option<String>,
 }
 
 /// What is read from the store at the start.
@@ -108,13 +113,15 @@ impl Actor {
             pins: BTreeMap::new(),
             dirty: BTreeSet::new(),
             dirty_meta: true,
+            said: None,
         }
     }
 
     /// Runs until it is told to close, or nobody is left who could tell it anything.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        for item in self.queue.items() {
-            if item.source != item.image && item.is_finished() && !self.tools.has_aliases().await {
+        let elsewhere = |item: &&Item| item.source != item.image && item.is_finished();
+        if self.queue.items().any(|item| elsewhere(&item)) && !self.tools.has_aliases().await {
+            for item in self.queue.items().filter(elsewhere) {
                 self.tools.sight.map_name(&item.image, &item.source);
             }
         }
@@ -150,6 +157,7 @@ impl Actor {
         let mut actions = Vec::new();
         let mut changed = BTreeSet::new();
         let mut answers = Vec::new();
+        let mut looks = Vec::new();
         let mut close = None;
         for command in commands {
             match command {
@@ -165,7 +173,7 @@ impl Actor {
                     changed.extend(step.changed);
                     answers.push((asker, step.answer));
                 }
-                Command::Look(look) => look(&self.queue),
+                Command::Look(look) => looks.push(look),
                 Command::DryRun(wanted, asker) => {
                     let tools = self.tools.clone();
                     // Who asked may go before it is known.
@@ -176,10 +184,16 @@ impl Actor {
         }
         let written = self.commit(&changed).await;
         if let Err(error) = &written {
-            tracing::error!(error, "cannot write the queue down; trying again");
             actions.extend(self.take_back(&answers));
+            if self.said.as_ref() != Some(error) {
+                tracing::error!(error, "cannot write the queue down; trying on");
+            }
         }
+        self.said = written.as_ref().err().cloned();
         self.see_pins(&changed);
+        for look in looks {
+            look(&self.queue);
+        }
         for (asker, answer) in answers {
             let answer = match &written {
                 Ok(()) => Ok(answer),
@@ -230,22 +244,26 @@ impl Actor {
         if self.dirty.is_empty() && !self.dirty_meta {
             return Ok(());
         }
-        let mut batch = Batch::default();
+        let mut batch = Batch::new();
+        if self.dirty_meta {
+            batch.put_meta(NEXT_ID, self.queue.next_id().to_be_bytes());
+            batch.put_meta(PAUSED, u64::from(self.queue.is_paused()).to_be_bytes());
+            batch.put_meta(INSTANCE, self.tools.instance.as_bytes());
+        }
+        let mut size = 0;
         for id in &self.dirty {
+            if size > COMMIT_SIZE {
+                self.store.commit(std::mem::take(&mut batch)).await.map_err(|error| error.to_string())?;
+                size = 0;
+            }
             match self.queue.get(*id) {
-                None => {
-                    batch.remove(ITEMS, *id);
-                }
+                None => batch.remove(ITEMS, *id),
                 Some(item) => {
                     let data = record::encode(item, &self.sealer).map_err(|error| error.to_string())?;
-                    batch.put(ITEMS, *id, data);
+                    size += data.len();
+                    batch.put(ITEMS, *id, data)
                 }
-            }
-        }
-        if self.dirty_meta {
-            batch.put_meta(NEXT_ID, self.queue.next_id().to_be_bytes().to_vec());
-            batch.put_meta(PAUSED, u64::from(self.queue.is_paused()).to_be_bytes().to_vec());
-            batch.put_meta(INSTANCE, self.tools.instance.clone().into_bytes());
+            };
         }
         self.store.commit(batch).await.map_err(|error| error.to_string())?;
         self.dirty.clear();

@@ -201,6 +201,10 @@ impl Tools {
         let Some(pull) = &mut pulling.0 else { return Err(failed(Reason::Error, "no pull".into(), false)) };
         let mut stage = pull.stage();
         let mut size_is_known = !item.spec.checks.contains(&Check::Disk);
+        if !size_is_known && self.coordinator.lease_support().await == Some(false) {
+            self.node.sizes_are_unknown();
+            size_is_known = true;
+        }
         let is_running = |stage: OwnStage| stage == OwnStage::Running;
         let first = *stage.borrow_and_update();
         turn.tell(is_running(first)).await;

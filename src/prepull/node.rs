@@ -1,5 +1,6 @@
 //! What the node has to spare, measured.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,13 +21,14 @@ pub(super) struct Node {
     place: Mutex<Option<(String, Instant)>>,
     /// What could not be measured and has been said.
     said: Mutex<Option<String>>,
+    floor_only: AtomicBool,
 }
 
 // === impl Node ===
 
 impl Node {
     pub(super) fn new(settings: config::Prepull) -> Self {
-        Self { settings, place: Mutex::default(), said: Mutex::default() }
+        Self { settings, place: Mutex::default(), said: Mutex::default(), floor_only: AtomicBool::new(false) }
     }
 
     /// Why there is not enough disk space, if there is not. `missing`: what a pull has still to bring.
@@ -38,6 +40,16 @@ impl Node {
             floor_bytes: self.settings.disk_floor_bytes,
         };
         self.short(check::disk(space.free, space.total, missing, &limits))
+    }
+
+    /// Says once that a runtime does not tell how large images are, so that the disk check knows the floor only.
+    pub(super) fn sizes_are_unknown(&self) {
+        if !self.floor_only.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "this runtime does not tell how large an image is before it is pulled: a pre-pull starts if there is more \
+                 free space than the floor, whatever its size"
+            );
+        }
     }
 
     /// Why there is not enough CPU to spare, if there is not.
