@@ -147,7 +147,7 @@ async fn measure(
         }
     };
     pull.cancel();
-    parking.clean_up(tools, item).await;
+    parking.clean_up(tools).await;
     measured
 }
 

@@ -1,6 +1,6 @@
 //! Looks after what is kept: it gives way before the disk is full, and what is parked does not expire.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -9,16 +9,20 @@ use tokio::sync::{mpsc, oneshot};
 use crate::prepull::attempt::Tools;
 use crate::prepull::check::{self, Hold};
 use crate::prepull::handle::Command;
-use crate::prepull::item::{How, Id};
+use crate::prepull::item::{How, Id, Item};
 use crate::prepull::park;
-use crate::prepull::queue::Event;
+use crate::prepull::queue::{Event, Queue};
 
 /// How often space is looked at. The kubelet looks every ten seconds.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// How often the leases of what is parked are looked at, and how old they become.
-const LEASES_EVERY: Duration = Duration::from_secs(10 * 60);
+const LEASES_EVERY: Duration = Duration::from_secs(60);
 const RENEW_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// How old a lease is that belongs to no item of this store before it is deleted: it may be another crisp's that is
+/// just being replaced by this one.
+const FOREIGN_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// Something that is kept.
 #[derive(Debug, Clone)]
@@ -33,7 +37,7 @@ pub(super) async fn run(tools: Arc<Tools>, commands: mpsc::WeakSender<Command>) 
     let mut given_way = 0;
     let mut leases_looked_at: Option<Instant> = None;
     loop {
-        let Some(kept) = kept(&commands).await else { return };
+        let Some(kept) = look(&commands, kept).await else { return };
         if !kept.is_empty() {
             let ids = too_much(&tools, &kept, &mut given_way).await;
             if !ids.is_empty() && !send(&commands, Event::GiveWay(ids)).await {
@@ -74,32 +78,39 @@ async fn too_much(tools: &Tools, kept: &[Kept], given_way: &mut u64) -> Vec<Id> 
     ids.into_iter().collect()
 }
 
-/// Deletes leases of items that are no more, renews old ones, and tells of those that are gone.
+/// Deletes leases that nobody needs any more, renews old ones, and tells of those that are gone.
 async fn look_after_leases(
     tools: &Tools,
     kept: &[Kept],
     commands: &mpsc::WeakSender<Command>,
 ) -> Result<(), crate::containerd::Error> {
-    let leases = tools.containerd.parked_leases().await?;
-    let parked: Vec<Id> =
-        kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.hold.id).collect();
-    let owners: BTreeSet<String> = parked.iter().map(|id| park::owner(tools, *id)).collect();
+    let mut leases = tools.containerd.parked_leases().await?;
+    // After the leases: an item comes before its lease.
+    let Some(items) = look(commands, items).await else { return Ok(()) };
+    leases.sort_by_key(|lease| std::cmp::Reverse((lease.created_at, lease.id.clone())));
+    let mut seen = BTreeSet::new();
     for lease in &leases {
-        let owner = lease.parked_for().unwrap_or_default();
         let age = lease.created_at.and_then(|time| SystemTime::now().duration_since(time).ok());
-        if !owners.contains(owner) {
-            // An attempt that is just parking has no word of it in the queue yet.
-            if age.is_some_and(|age| age > LEASES_EVERY) {
-                tools.containerd.delete_lease(&lease.id, false).await?;
-            }
-        } else if age.is_some_and(|age| age > RENEW_AFTER) {
+        let older = |limit| age.is_some_and(|age| age > limit);
+        let needed = match park::item_of(tools, lease.parked_for().unwrap_or_default()) {
+            None => !older(FOREIGN_AFTER),
+            Some(id) => match items.get(&id) {
+                None | Some(Need::Nothing) => false,
+                // The latest is the one that it was parked with.
+                Some(Need::Parked) => seen.insert(id),
+                Some(Need::Unknown) => true,
+            },
+        };
+        if !needed {
+            tools.containerd.delete_lease(&lease.id, false).await?;
+        } else if older(RENEW_AFTER) {
             let renewed = format!("{}-r", lease.id.trim_end_matches("-r"));
             let renewed =
                 if renewed == lease.id { lease.id.trim_end_matches("-r").to_owned() } else { renewed };
             tools.containerd.renew_lease(&lease.id, &renewed).await?;
         }
     }
-    for id in parked {
+    for id in kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.hold.id) {
         let owner = park::owner(tools, id);
         if !leases.iter().any(|lease| lease.parked_for() == Some(owner.as_str())) {
             tracing::warn!(item = id, "what was parked is gone; it is pulled again");
@@ -109,23 +120,50 @@ async fn look_after_leases(
     Ok(())
 }
 
-/// What is kept now. `None`: there is no queue any more.
-async fn kept(commands: &mpsc::WeakSender<Command>) -> Option<Vec<Kept>> {
+/// What an item needs of leases.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    /// The one by which it is parked.
+    Parked,
+    /// None.
+    Nothing,
+    /// It is not finished, so an attempt may be about to park, or to profit from what one before it has parked.
+    Unknown,
+}
+
+fn items(queue: &Queue) -> BTreeMap<Id, Need> {
+    let need = |item: &Item| match (&item.status.kept, item.is_finished()) {
+        (_, false) => Need::Unknown,
+        (Some(kept), true) if kept.how == How::Parked => Need::Parked,
+        (_, true) => Need::Nothing,
+    };
+    queue.items().map(|item| (item.id, need(item))).collect()
+}
+
+fn kept(queue: &Queue) -> Vec<Kept> {
+    let kept = queue.items().filter_map(|item| {
+        let kept = item.status.kept.as_ref()?;
+        let hold = Hold {
+            id: item.id,
+            class: item.spec.class,
+            priority: item.spec.priority.into(),
+            since: item.status.finished.unwrap_or_default().0,
+            bytes: kept.bytes,
+        };
+        Some(Kept { hold, how: kept.how })
+    });
+    kept.collect()
+}
+
+/// Looks at the queue. `None`: there is none any more.
+async fn look<T: Send + 'static>(
+    commands: &mpsc::WeakSender<Command>,
+    look: impl FnOnce(&Queue) -> T + Send + 'static,
+) -> Option<T> {
     let (answer, answered) = oneshot::channel();
-    let look = Box::new(move |queue: &crate::prepull::queue::Queue| {
-        let kept = queue.items().filter_map(|item| {
-            let kept = item.status.kept.as_ref()?;
-            let hold = Hold {
-                id: item.id,
-                class: item.spec.class,
-                priority: item.spec.priority.into(),
-                since: item.status.finished.unwrap_or_default().0,
-                bytes: kept.bytes,
-            };
-            Some(Kept { hold, how: kept.how })
-        });
+    let look = Box::new(move |queue: &Queue| {
         // Who asked may have gone.
-        let _ = answer.send(kept.collect());
+        let _ = answer.send(look(queue));
     });
     commands.upgrade()?.send(Command::Look(look)).await.ok()?;
     answered.await.ok()

@@ -103,7 +103,7 @@ async fn the_queue_survives_kill_9_at_any_instant() {
             of_epoch.sent,
             of_epoch.needed
         );
-        assert!(share <= 1.01, "bytes were sent twice");
+        assert!(share <= 1.01, "bytes were sent twice: {:#?}", of_epoch.twice);
         if left > 0 {
             lab.begin_epoch(left).await;
         }

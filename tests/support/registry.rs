@@ -144,9 +144,12 @@ impl Registry {
         self.shared.lock().line.bytes_per_second = bytes_per_second;
     }
 
-    /// Sends bodies in pieces of so many bytes. The smaller they are, the less is on its way when a client goes.
+    /// Sends bodies in pieces of so many bytes, and never several at once to catch up. The smaller they are, the less is
+    /// on its way when a client goes.
     pub(crate) fn in_pieces(&self, bytes: usize) {
-        self.shared.lock().piece = Some(bytes);
+        let mut state = self.shared.lock();
+        state.piece = Some(bytes);
+        state.line.even = true;
     }
 
     /// Answers every request whose path contains `path` with a fault, until [`Registry::behave`].

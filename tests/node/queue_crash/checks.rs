@@ -18,7 +18,9 @@ impl Lab {
             if seen.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "these can be seen: {seen:#?}");
+            if began.elapsed() > PATIENCE {
+                panic!("these can be seen: {seen:#?}\n{:#?}\n{}", self.list().await, self.crisp.log_tail());
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -66,11 +68,16 @@ impl Lab {
     /// Everything comes to its end, and nothing is left but what is to be kept.
     pub(super) async fn drains(&mut self) {
         self.ask_pause(false).await;
-        until("all items are finished", PATIENCE * 4, async || {
-            let listed = self.list().await;
-            listed.items.iter().all(|item| item.finished().is_some())
-        })
-        .await;
+        let began = Instant::now();
+        loop {
+            let mut listed = self.list().await;
+            listed.items.retain(|item| item.finished().is_none());
+            if listed.items.is_empty() {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE * 3, "these do not come to their end: {listed:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let listed = self.list().await;
         self.model.check(&listed);
         for item in &listed.items {

@@ -53,12 +53,14 @@ pub(super) struct Images {
 }
 
 /// Bytes of blobs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Bytes {
     /// Different ones that were sent at least once.
     pub(super) needed: u64,
     /// All that were sent.
     pub(super) sent: u64,
+    /// Where each request for a blob began and ended, if some of it came twice.
+    pub(super) twice: Vec<String>,
 }
 
 // === impl Images ===
@@ -183,12 +185,18 @@ impl Images {
                 ranges.entry(digest.to_owned()).or_default().push((from, from + seen.sent));
             }
         }
-        for ranges in ranges.values_mut() {
+        for (digest, ranges) in &mut ranges {
+            let asked = format!("{digest}: {ranges:?}");
             ranges.sort_unstable();
-            let mut end = 0;
+            let (mut end, mut needed, mut sent) = (0, 0, 0);
             for (from, to) in ranges {
-                bytes.needed += to.saturating_sub(end.max(*from));
+                needed += to.saturating_sub(end.max(*from));
+                sent += *to - *from;
                 end = end.max(*to);
+            }
+            bytes.needed += needed;
+            if sent > needed {
+                bytes.twice.push(format!("{} of {asked}", sent - needed));
             }
         }
         bytes
