@@ -103,7 +103,10 @@ async fn the_queue_survives_kill_9_at_any_instant() {
             of_epoch.sent,
             of_epoch.needed
         );
-        assert!(share <= 1.01, "bytes were sent twice: {:#?}", of_epoch.twice);
+        assert!(of_epoch.twice.is_empty(), "not resumed where they were cut off: {:#?}", of_epoch.twice);
+        // What is on its way when a process is killed is lost, and weighs more in a few rounds.
+        let limit = if rounds < 10 * ROUNDS { 1.03 } else { 1.01 };
+        assert!(share <= limit, "bytes were sent twice");
         if left > 0 {
             lab.begin_epoch(left).await;
         }
@@ -175,6 +178,11 @@ impl Lab {
         };
         println!("round {number}: {when:?}, {} items", self.model.items.len());
         self.check_start().await;
+        // So that there is always something to pull.
+        if self.busy() < BUSY / 4 {
+            let specs = self.new_images().await;
+            self.ask_add(specs).await;
+        }
         match when {
             When::Anytime => {
                 self.until_killed(|lab| Duration::from_micros(lab.random.next() % 1_000_000)).await
@@ -308,9 +316,9 @@ impl Lab {
 
     /// Wishes for new images, some of them by several owners.
     async fn new_images(&mut self) -> Vec<Value> {
-        let busy = self.model.items.values().filter(|held| held.finished.is_none()).count();
+        let room = BUSY.saturating_sub(self.busy());
         let mut specs = Vec::new();
-        for _ in 0..(1 + self.random.below(3)).min(BUSY.saturating_sub(busy)) {
+        for _ in 0..(1 + self.random.below(3)).min(room) {
             let image = self.images.make(&mut self.random);
             if self.images.all[image].kind == Kind::Foreign {
                 self.images.all[image].retired = true;
@@ -320,6 +328,11 @@ impl Lab {
             specs.extend(self.wishes(image));
         }
         specs
+    }
+
+    /// How many items are not finished, as far as is known.
+    fn busy(&self) -> usize {
+        self.model.items.values().filter(|held| held.finished.is_none()).count()
     }
 
     fn wishes(&mut self, image: usize) -> Vec<Value> {
