@@ -1,5 +1,7 @@
 //! What the queue costs: enqueueing in batches with one fsync each, listing, and opening what was written.
 
+#![expect(clippy::unwrap_used, reason = "what cannot be set up cannot be measured")]
+
 use std::hint::black_box;
 use std::time::Duration;
 

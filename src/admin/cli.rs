@@ -110,7 +110,7 @@ fn asking(name: &'static str) -> Command {
 
 /// Reads the configuration that a command's flags and file give. The error is ready to be shown.
 pub fn config(matches: &ArgMatches) -> Result<Config, String> {
-    let file = match matches.get_one::<String>("config") {
+    let file = match matches.try_get_one::<String>("config").ok().flatten() {
         None => None,
         Some(path) => {
             Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?))

@@ -154,7 +154,7 @@ impl Reporter {
 
     /// The queue in a few figures; nothing if it is off.
     async fn queue(&self) -> Option<Result<QueueStatus, String>> {
-        let look = self.prepull.as_ref()?.look(|queue| QueueStatus::of(queue));
+        let look = self.prepull.as_ref()?.look(QueueStatus::of);
         // Its store may still be opening, on a disk that is busy.
         Some(match tokio::time::timeout(PATIENCE, look).await {
             Ok(queue) => queue.map_err(|refusal| refusal.to_string()),

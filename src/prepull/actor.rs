@@ -48,6 +48,8 @@ pub(super) struct Actor {
     commands: mpsc::WeakSender<Command>,
     attempts: HashMap<Id, (u64, Instant, AbortOnDropHandle<()>)>,
     pins: BTreeMap<Id, Pin>,
+    /// Items for which something is kept, pinned or parked.
+    kept: BTreeSet<Id>,
     /// Changed and not on disk yet, because the disk did not take it.
     dirty: BTreeSet<Id>,
     dirty_meta: bool,
@@ -118,6 +120,7 @@ impl Actor {
             commands,
             attempts: HashMap::new(),
             pins: BTreeMap::new(),
+            kept: BTreeSet::new(),
             dirty: BTreeSet::new(),
             dirty_meta: true,
             said: None,
@@ -133,7 +136,7 @@ impl Actor {
             }
         }
         for (id, trace) in self.queue.traces() {
-            // Before any attempt begins, or it would take what was left for an image that is there.
+            // Hidden before any attempt begins, or that would take what was left for an image that is there.
             let left = park::Left::new(&self.tools, id, trace.clone());
             tokio::spawn(clean(self.tools.clone(), left, self.commands.clone()));
         }
@@ -154,6 +157,8 @@ impl Actor {
             if let Some(closed) = self.take(batch).await {
                 self.attempts.clear();
                 self.store.close().await;
+                // What private pulls have left in sight would stay so until the next crisp.
+                self.tools.looks.ended().await;
                 // Nobody may wait any more.
                 let _ = closed.send(());
                 return;
@@ -289,13 +294,23 @@ impl Actor {
     /// Shows pins as they are now.
     fn see_pins(&mut self, changed: &BTreeSet<Id>) {
         let mut differs = false;
+        let kept_any = !self.kept.is_empty();
         for id in changed {
-            let pin = self.queue.get(*id).and_then(pin_of);
+            let item = self.queue.get(*id);
+            if item.is_some_and(|item| item.status.kept.is_some()) {
+                self.kept.insert(*id);
+            } else {
+                self.kept.remove(id);
+            }
+            let pin = item.and_then(pin_of);
             differs |= self.pins.get(id) != pin.as_ref();
             match pin {
                 Some(pin) => self.pins.insert(*id, pin),
                 None => self.pins.remove(id),
             };
+        }
+        if kept_any == self.kept.is_empty() {
+            self.tools.sight.set_keeps(!kept_any);
         }
         if differs {
             self.tools.sight.set_pins(self.pins.values().cloned());
@@ -356,7 +371,7 @@ impl Turns {
 
     /// Nothing can be seen any more.
     pub(super) async fn cleaned(&self) {
-        // Nobody is there to hear of it when crisp shuts down; it is then looked for at the next start.
+        // Nobody is there to hear of it when crisp shuts down; it is looked for at the next start.
         let _ = self.commands.send(Command::Report(Event::Cleaned(self.id, self.token))).await;
     }
 
@@ -368,7 +383,7 @@ impl Turns {
 }
 
 /// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
-async fn clean(tools: Arc<Tools>, left: park::Left, commands: mpsc::WeakSender<Command>) {
+async fn clean(tools: Arc<Tools>, mut left: park::Left, commands: mpsc::WeakSender<Command>) {
     left.remove(&tools).await;
     if let Some(commands) = commands.upgrade() {
         // Nobody is there to hear of it when crisp shuts down.

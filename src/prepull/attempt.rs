@@ -41,6 +41,7 @@ pub(super) struct Tools {
     pub(super) containerd: Containerd,
     pub(super) images: Images,
     pub(super) sight: Sight,
+    pub(super) looks: park::Looks,
     pub(super) node: Node,
     /// Tells the parked images of this store from those of another.
     pub(super) instance: String,
@@ -74,7 +75,7 @@ impl Tools {
         self.check_node(item).await?;
         if let Some(trace) = &item.status.exposed {
             let cleaned = park::clean(self, trace).await;
-            cleaned.map_err(|error| failed(Reason::Error, format!("containerd: {error}"), false))?;
+            cleaned.map_err(park::still_there)?;
         }
         let reference = Reference::parse(&item.source)
             .map_err(|error| failed(Reason::Invalid, format!("source: {error}"), true))?;
@@ -142,25 +143,36 @@ impl Tools {
 
     /// The end of an item whose image is there, for all to see.
     async fn present(&self, item: &Item) -> Result<Option<Done>, Outcome> {
-        let Some(image) = self.images.status(&item.image).await.map_err(runtime)? else { return Ok(None) };
-        // What another item is about to park is not there for this one.
-        let view = view::Image {
-            id: image.id.clone(),
-            repo_tags: image.repo_tags,
-            repo_digests: image.repo_digests,
-            ..Default::default()
-        };
-        if self.sight.show([&view]) == [Shown::Hidden] {
-            return Ok(None);
-        }
-        Ok(Some(Done {
+        let public = item.spec.secrets.is_empty() || item.spec.visibility == Some(Visibility::Shared);
+        let done = |image: k8s_cri::v1::Image, note: String| Done {
             present: true,
             image_id: image.id,
             bytes: image.size,
             parked: false,
-            public: item.spec.secrets.is_empty() || item.spec.visibility == Some(Visibility::Shared),
-            note: "it was there already".into(),
-        }))
+            public,
+            note,
+        };
+        if let Some(image) = self.in_sight(&item.image).await? {
+            return Ok(Some(done(image, "it was there already".into())));
+        }
+        if item.source == item.image || !public || self.in_sight(&item.source).await?.is_none() {
+            return Ok(None);
+        }
+        self.name(item).await?;
+        let image = self.appeared(item).await?;
+        Ok(Some(done(image, format!("it was there already, as {}", item.source))))
+    }
+
+    /// The image of that name, unless another item is about to park it: that one is not there for anybody else.
+    async fn in_sight(&self, name: &str) -> Result<Option<k8s_cri::v1::Image>, Outcome> {
+        let Some(image) = self.images.status(name).await.map_err(runtime)? else { return Ok(None) };
+        let view = view::Image {
+            id: image.id.clone(),
+            repo_tags: image.repo_tags.clone(),
+            repo_digests: image.repo_digests.clone(),
+            ..Default::default()
+        };
+        Ok(Some(image).filter(|_| self.sight.show([&view]) != [Shown::Hidden]))
     }
 
     /// Pulls an image that everybody may see.
@@ -238,12 +250,7 @@ impl Tools {
         let mut note = String::new();
         if item.source != item.image {
             note = format!("pulled as {}", item.source);
-            if self.has_aliases().await {
-                let aliased = self.containerd.alias(&item.source, &item.image).await;
-                aliased.map_err(|error| failed(Reason::Error, format!("second name: {error}"), false))?;
-            } else {
-                self.sight.map_name(&item.image, &item.source);
-            }
+            self.name(item).await?;
         }
         let image = self.appeared(item).await?;
         Ok(Outcome::Done(Done {
@@ -254,6 +261,16 @@ impl Tools {
             public: true,
             note,
         }))
+    }
+
+    /// Gives the image the name that pods use, where the runtime can; otherwise crisp answers for it.
+    async fn name(&self, item: &Item) -> Result<(), Outcome> {
+        if !self.has_aliases().await {
+            self.sight.map_name(&item.image, &item.source);
+            return Ok(());
+        }
+        let aliased = self.containerd.alias(&item.source, &item.image).await;
+        aliased.map_err(|error| failed(Reason::Error, format!("second name: {error}"), false))
     }
 
     /// The image as the runtime shows it, under the name that pods use where the runtime can.

@@ -15,9 +15,10 @@ use crate::prepull::actor::{self, Actor};
 use crate::prepull::attempt::Tools;
 use crate::prepull::cri::{CriCall, Images};
 use crate::prepull::dry::DryRun;
-use crate::prepull::item::{Id, Item, State};
+use crate::prepull::item::{How, Id, Item, State};
 use crate::prepull::keeper;
 use crate::prepull::node::Node;
+use crate::prepull::park;
 use crate::prepull::queue::{Added, Answer, Event, Limits, Queue};
 use crate::prepull::secret::Sealer;
 use crate::prepull::sight::Sight;
@@ -158,12 +159,12 @@ impl Prepull {
     pub async fn measure(&self, metrics: Arc<Metrics>) {
         let measured = self.look(move |queue| {
             let mut items = BTreeMap::new();
-            let mut kept = BTreeMap::from([("pinned", 0u64), ("parked", 0)]);
+            // Several owners of an image keep it once.
+            let mut kept = BTreeMap::from([(How::Pinned, BTreeMap::new()), (How::Parked, BTreeMap::new())]);
             for item in queue.items() {
                 *items.entry((item.status.state, item.spec.class)).or_insert(0) += 1;
                 if let Some(one) = &item.status.kept {
-                    let bytes = kept.entry(one.how.name()).or_default();
-                    *bytes = bytes.saturating_add(one.bytes);
+                    kept.entry(one.how).or_default().insert(item.image.as_str(), one.bytes);
                 }
             }
             for state in State::ALL {
@@ -172,8 +173,9 @@ impl Prepull {
                     metrics.prepull.set_items(state.name(), class.name(), count);
                 }
             }
-            for (how, bytes) in kept {
-                metrics.prepull.set_kept(how, bytes);
+            for (how, images) in kept {
+                let bytes = images.into_values().fold(0, u64::saturating_add);
+                metrics.prepull.set_kept(how.name(), bytes);
             }
         });
         // Without a queue there is nothing to count.
@@ -282,9 +284,12 @@ async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::
         containerd: parts.containerd,
         images: Images(parts.call),
         sight: parts.sight,
+        looks: park::Looks::default(),
         instance: found.instance.clone(),
     });
-    tokio::spawn(keeper::run(tools.clone(), commands.clone()));
+    let (asked, asks) = mpsc::channel(keeper::ASKS);
+    tools.sight.kept_by(asked);
+    tokio::spawn(keeper::run(tools.clone(), commands.clone(), asks));
     Actor::new(found, store, sealer, tools, parts.metrics, commands).run(receiver).await;
 }
 

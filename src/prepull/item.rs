@@ -72,9 +72,8 @@ pub struct Status {
 pub struct Trace {
     /// The name it is pulled by, normalised.
     pub source: String,
-    /// Names of its repository that were there before the pull, as the runtime has them. They stay.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub spared: Vec<String>,
+    /// Since when. What is older was there before.
+    pub since: Time,
 }
 
 /// Where an item stands.

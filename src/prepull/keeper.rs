@@ -1,5 +1,7 @@
 //! Looks after what is kept: it gives way before the disk is full, and what is parked does not expire.
 
+mod space;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,42 +9,61 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::prepull::attempt::Tools;
-use crate::prepull::check::{self, Hold};
 use crate::prepull::handle::Command;
-use crate::prepull::item::{How, Id, Item};
+use crate::prepull::item::{How, Id, Item, Reason};
 use crate::prepull::park;
 use crate::prepull::queue::{Event, Queue};
+use crate::prepull::sight::Asked;
+use crate::pull::Class;
 
-/// How often space is looked at. The kubelet looks every ten seconds.
+use space::Space;
+
+/// How often space is looked at without being asked. The kubelet looks every ten seconds.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// How many may ask at once.
+pub(super) const ASKS: usize = 16;
 
 /// How often the leases of what is parked are looked at, and how old they become.
 const LEASES_EVERY: Duration = Duration::from_secs(60);
 const RENEW_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// How old a lease is that belongs to no item of this store before it is deleted: it may be another crisp's that is
-/// just being replaced by this one.
+/// How old a lease of another store's item gets before it is deleted: its crisp may just be giving way to this one.
 const FOREIGN_AFTER: Duration = Duration::from_secs(10 * 60);
 
-/// Something that is kept.
+/// Something that is kept for an item.
 #[derive(Debug, Clone)]
 struct Kept {
-    hold: Hold<Id>,
+    id: Id,
     how: How,
+    /// The image's ID.
+    image: String,
+    /// Whether it is there because crisp has pulled it.
+    pulled: bool,
+    class: Class,
+    priority: i32,
+    /// Since when, in milliseconds.
+    since: u64,
+    bytes: u64,
 }
 
-/// Runs as long as the queue does.
-pub(super) async fn run(tools: Arc<Tools>, commands: mpsc::WeakSender<Command>) {
-    // Pins that gave way free nothing by themselves: the kubelet's garbage collection does, when it gets there.
-    let mut given_way = 0;
+/// Runs as long as the queue does. Whoever asks is answered when space has been looked at.
+pub(super) async fn run(
+    tools: Arc<Tools>,
+    commands: mpsc::WeakSender<Command>,
+    mut asks: mpsc::Receiver<Asked>,
+) {
+    let mut space = Space::default();
     let mut leases_looked_at: Option<Instant> = None;
+    let mut asked: Vec<Asked> = Vec::new();
     loop {
-        let Some(kept) = look(&commands, kept).await else { return };
-        if !kept.is_empty() {
-            let ids = too_much(&tools, &kept, &mut given_way).await;
-            if !ids.is_empty() && !send(&commands, Event::GiveWay(ids)).await {
-                return;
-            }
+        let Some(kept) = look(&commands, Kept::of_all).await else { return };
+        if !kept.is_empty() && !space.look(&tools, &kept, &commands).await {
+            return;
+        }
+        for asked in asked.drain(..) {
+            // Who asked may have gone.
+            let _ = asked.send(());
         }
         if leases_looked_at.is_none_or(|at| at.elapsed() >= LEASES_EVERY)
             && tools.coordinator.supports_leases().await
@@ -52,30 +73,22 @@ pub(super) async fn run(tools: Arc<Tools>, commands: mpsc::WeakSender<Command>) 
                 Err(error) => tracing::debug!(%error, "cannot look after what is parked yet"),
             }
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::select! {
+            count = asks.recv_many(&mut asked, ASKS) => if count == 0 { return },
+            () = tokio::time::sleep(EVERY) => {}
+        }
     }
 }
 
-/// What has to give way now.
-async fn too_much(tools: &Tools, kept: &[Kept], given_way: &mut u64) -> Vec<Id> {
-    let holds: Vec<_> = kept.iter().map(|kept| kept.hold.clone()).collect();
-    let mut ids: BTreeSet<Id> =
-        check::over_bound(tools.settings.max_pinned_bytes, &holds).into_iter().collect();
-    if let Some(space) = tools.node.space(&tools.images).await {
-        let floor = tools.settings.pin_floor;
-        let going = check::give_way(space.free, space.total, floor, 0, &holds);
-        if going.is_empty() {
-            *given_way = 0;
-        }
-        ids.extend(check::give_way(space.free, space.total, floor, *given_way, &holds));
-    }
-    for kept in kept.iter().filter(|kept| ids.contains(&kept.hold.id)) {
-        tracing::info!(item = kept.hold.id, how = ?kept.how, "gives way for want of disk space");
-        if kept.how == How::Pinned {
-            *given_way = given_way.saturating_add(kept.hold.bytes);
-        }
-    }
-    ids.into_iter().collect()
+/// What an item needs of leases.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    /// The one by which it is parked.
+    Parked,
+    /// None.
+    Nothing,
+    /// It is not finished: an attempt may be about to park, or profit from what one before it has parked.
+    Unknown,
 }
 
 /// Deletes leases that nobody needs any more, renews old ones, and tells of those that are gone.
@@ -85,10 +98,11 @@ async fn look_after_leases(
     commands: &mpsc::WeakSender<Command>,
 ) -> Result<(), crate::containerd::Error> {
     let mut leases = tools.containerd.parked_leases().await?;
-    // After the leases: an item comes before its lease.
-    let Some(items) = look(commands, items).await else { return Ok(()) };
+    // After the leases: an item is there before its lease.
+    let Some(items) = look(commands, Need::of_all).await else { return Ok(()) };
+    // The latest is the one that an item was parked with.
     leases.sort_by_key(|lease| std::cmp::Reverse((lease.created_at, lease.id.clone())));
-    let mut seen = BTreeSet::new();
+    let mut parked = BTreeSet::new();
     for lease in &leases {
         let age = lease.created_at.and_then(|time| SystemTime::now().duration_since(time).ok());
         let older = |limit| age.is_some_and(|age| age > limit);
@@ -96,8 +110,7 @@ async fn look_after_leases(
             None => !older(FOREIGN_AFTER),
             Some(id) => match items.get(&id) {
                 None | Some(Need::Nothing) => false,
-                // The latest is the one that it was parked with.
-                Some(Need::Parked) => seen.insert(id),
+                Some(Need::Parked) => parked.insert(id),
                 Some(Need::Unknown) => true,
             },
         };
@@ -110,7 +123,7 @@ async fn look_after_leases(
             tools.containerd.renew_lease(&lease.id, &renewed).await?;
         }
     }
-    for id in kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.hold.id) {
+    for id in kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.id) {
         let owner = park::owner(tools, id);
         if !leases.iter().any(|lease| lease.parked_for() == Some(owner.as_str())) {
             tracing::warn!(item = id, "what was parked is gone; it is pulled again");
@@ -120,39 +133,42 @@ async fn look_after_leases(
     Ok(())
 }
 
-/// What an item needs of leases.
-#[derive(Debug, Clone, Copy)]
-enum Need {
-    /// The one by which it is parked.
-    Parked,
-    /// None.
-    Nothing,
-    /// It is not finished, so an attempt may be about to park, or to profit from what one before it has parked.
-    Unknown,
+// === impl Need ===
+
+impl Need {
+    fn of(item: &Item) -> Self {
+        match &item.status.kept {
+            _ if !item.is_finished() => Self::Unknown,
+            Some(kept) if kept.how == How::Parked => Self::Parked,
+            _ => Self::Nothing,
+        }
+    }
+
+    fn of_all(queue: &Queue) -> BTreeMap<Id, Self> {
+        queue.items().map(|item| (item.id, Self::of(item))).collect()
+    }
 }
 
-fn items(queue: &Queue) -> BTreeMap<Id, Need> {
-    let need = |item: &Item| match (&item.status.kept, item.is_finished()) {
-        (_, false) => Need::Unknown,
-        (Some(kept), true) if kept.how == How::Parked => Need::Parked,
-        (_, true) => Need::Nothing,
-    };
-    queue.items().map(|item| (item.id, need(item))).collect()
-}
+// === impl Kept ===
 
-fn kept(queue: &Queue) -> Vec<Kept> {
-    let kept = queue.items().filter_map(|item| {
+impl Kept {
+    fn of_all(queue: &Queue) -> Vec<Self> {
+        queue.items().filter_map(Self::of).collect()
+    }
+
+    fn of(item: &Item) -> Option<Self> {
         let kept = item.status.kept.as_ref()?;
-        let hold = Hold {
+        Some(Self {
             id: item.id,
+            how: kept.how,
+            image: item.status.image_id.as_ref().unwrap_or(&item.source).clone(),
+            pulled: item.status.reason == Reason::Pulled,
             class: item.spec.class,
-            priority: item.spec.priority.into(),
+            priority: item.spec.priority,
             since: item.status.finished.unwrap_or_default().0,
             bytes: kept.bytes,
-        };
-        Some(Kept { hold, how: kept.how })
-    });
-    kept.collect()
+        })
+    }
 }
 
 /// Looks at the queue. `None`: there is none any more.

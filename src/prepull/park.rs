@@ -5,12 +5,14 @@
 //! pulled since; and as long as it lasts, crisp's socket does not show the image.
 //!
 //! A private pull runs in a task of its own that cleans up behind itself when its attempt is stopped. For a crash it is
-//! on disk that such a pull is under way ([`Trace`]), from before it begins until nothing can be seen any more, also if
-//! the item is removed meanwhile; at the next start [`Left`] is removed.
+//! on disk that such a pull is under way ([`Trace`]), from before it begins until nothing of it is in sight any more,
+//! also if its item is removed meanwhile; at the next start what was [`Left`] is removed.
+
+mod before;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
@@ -28,24 +30,32 @@ use crate::prepull::time::Time;
 use crate::prepull::verdict;
 use crate::pull::own::{Landed, LeaseGuard};
 
+pub(super) use before::Looks;
+use before::{Before, Flying};
+
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
+/// How long CRI may take to follow when records are removed: it hears of it by events.
+const FOLLOWS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
+
 /// How long after a failure what may have been left is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// How many names of a repository are noted that were there before. Nodes have a handful.
-const MAX_SPARED: usize = 256;
 
 /// What has to be known before a private pull.
 #[derive(Debug)]
 pub(super) struct Parking {
     source: String,
-    /// What was there, by name.
-    before: BTreeMap<String, ImageRecord>,
-    /// What was there before a pull of an earlier process.
-    spared: Vec<String>,
+    before: Arc<Before>,
     hidden: HideGuard,
+    /// Held as long as the pull may bring something.
+    flying: Option<Flying>,
+    /// Since when everything that comes to the repository is taken for the pull's: of one that a crash has cut off nobody
+    /// knows what it has brought.
+    since: Option<SystemTime>,
+    /// What the name stood for when it was removed. The pull may not have been at its end.
+    seen: BTreeSet<String>,
 }
 
 /// What an item may have left for all to see.
@@ -70,9 +80,11 @@ pub(super) async fn pull(
         let (tools, item, reference) = (tools.clone(), item.clone(), reference.clone());
         let (credential, turn) = (credential.clone(), turn.clone());
         async move {
-            let parking = Parking::prepare(&tools, &item).await?;
-            // On disk before anything can be seen.
-            if !turn.expose(parking.trace()).await {
+            let mut parking = Parking::prepare(&tools, &item).await?;
+            // On disk before anything can be seen. What is in sight already stays so, whatever happens.
+            let exposes = !parking.before.has_source(&item.source);
+            let trace = Trace { source: item.source.clone(), since: Time::now() };
+            if exposes && !turn.expose(trace).await {
                 let message = "the queue cannot be written".into();
                 return Err(Outcome::Later { reason: Reason::Queued, message });
             }
@@ -87,27 +99,34 @@ pub(super) async fn pull(
             };
             // If the attempt was stopped meanwhile nobody hears of what was parked: the next attempt profits from it, or
             // the keeper finds that nobody needs it.
-            let (outcome, cleaned) = match landed {
+            let parked = match landed {
                 Ok(landed) => parking.park(&tools, &item, landed).await,
-                Err(outcome) => (Err(outcome), parking.clean_up(&tools).await),
+                Err(outcome) => parking.clean_up(&tools).await.map(|()| Err(outcome)),
             };
-            match cleaned {
-                true => turn.cleaned().await,
-                false => drop(tokio::spawn(async move {
-                    Left { id: item.id, parking }.remove(&tools).await;
-                    turn.cleaned().await;
-                })),
+            match parked {
+                Ok(outcome) => {
+                    if exposes {
+                        turn.cleaned().await;
+                    }
+                    outcome
+                }
+                Err(error) => {
+                    if stopped.is_cancelled() {
+                        Left { id: item.id, parking }.remove(&tools).await;
+                        turn.cleaned().await;
+                    }
+                    Err(still_there(error))
+                }
             }
-            outcome
         }
     };
     let gone = |_| Err(failed(Reason::Error, "the pull ended without a word".into(), false));
-    tokio::spawn(task).await.unwrap_or_else(gone)
+    tools.looks.tasks.spawn(task).await.unwrap_or_else(gone)
 }
 
-/// Removes what an attempt that a crash cut off may have left for all to see.
+/// Removes what an attempt that was cut off may have left for all to see.
 pub(super) async fn clean(tools: &Tools, trace: &Trace) -> Result<(), Error> {
-    Parking::of(trace.clone(), trace.hide(tools)).remove(tools, None).await.map(drop)
+    Parking::of(tools, trace).remove(tools, None).await.map(drop)
 }
 
 // === impl Left ===
@@ -115,26 +134,14 @@ pub(super) async fn clean(tools: &Tools, trace: &Trace) -> Result<(), Error> {
 impl Left {
     /// What is noted of an item. It is hidden until it is removed.
     pub(super) fn new(tools: &Tools, id: Id, trace: Trace) -> Self {
-        let hidden = trace.hide(tools);
-        Self { id, parking: Parking::of(trace, hidden) }
+        Self { id, parking: Parking::of(tools, &trace) }
     }
 
     /// Removes it, as soon as that is possible. The runtime may still have been at work when crisp was not there any more.
-    pub(super) async fn remove(&self, tools: &Tools) {
-        while !self.parking.clean_up(tools).await {
+    pub(super) async fn remove(&mut self, tools: &Tools) {
+        while let Err(error) = self.parking.clean_up(tools).await {
+            tracing::debug!(%error, image = self.parking.source, "cannot look for what was left yet");
             tokio::time::sleep(AGAIN).await;
-        }
-    }
-}
-
-// === impl Trace ===
-
-impl Trace {
-    /// Hides it. What was there before may be seen.
-    fn hide(&self, tools: &Tools) -> HideGuard {
-        match self.spared.is_empty() {
-            true => tools.sight.hide([&self.source]),
-            false => tools.sight.watch([&self.source]),
         }
     }
 }
@@ -145,60 +152,52 @@ impl Parking {
     /// To be made before the pull.
     pub(super) async fn prepare(tools: &Tools, item: &Item) -> Result<Self, Outcome> {
         let hidden = tools.sight.watch([&item.source]);
+        let flying = tools.looks.flying(&item.source).await;
+        let _alone = tools.looks.alone().await;
         let mut records = tools.containerd.images().await.map_err(containerd_failed)?;
-        // What another item is about to park was not there before.
-        let passing: BTreeSet<String> = passing(tools, &records);
+        let passing = passing(tools, &records);
         records.retain(|record| !passing.contains(&record.target.digest));
-        let source = Reference::parse(&item.source).map(|source| cri_name(&source)).unwrap_or_default();
-        if records.iter().any(|record| record.name == source) {
-            // Or has parked a moment ago.
-            let again = tools.containerd.images().await.map_err(containerd_failed)?;
-            let still: BTreeSet<String> = again.into_iter().map(|record| record.name).collect();
-            records.retain(|record| still.contains(&record.name));
+        let before = tools.looks.begin(records, |name| tools.sight.was_brought(name));
+        hidden.hide_new(before.ids());
+        let (source, flying) = (item.source.clone(), Some(flying));
+        Ok(Self { source, before, hidden, flying, since: None, seen: BTreeSet::new() })
+    }
+
+    /// What is known of a pull that was cut off.
+    fn of(tools: &Tools, trace: &Trace) -> Self {
+        Self {
+            source: trace.source.clone(),
+            before: Arc::default(),
+            hidden: tools.sight.hide([&trace.source]),
+            flying: None,
+            since: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(trace.since.0)),
+            seen: BTreeSet::new(),
         }
-        // Images by their ids: those are records of their own.
-        hidden.hide_new(records.iter().filter(|record| is_id(record)).map(|record| &record.name));
-        let before = records.into_iter().map(|record| (record.name.clone(), record)).collect();
-        Ok(Self { source: item.source.clone(), before, spared: Vec::new(), hidden })
     }
 
-    fn of(trace: Trace, hidden: HideGuard) -> Self {
-        let Trace { source, spared } = trace;
-        Self { source, before: BTreeMap::new(), spared, hidden }
-    }
-
-    /// What has to be known of this after a crash.
-    fn trace(&self) -> Trace {
-        let reference = Reference::parse(&self.source);
-        let repository = reference.as_ref().map(|source| format!("{}@", source.name())).unwrap_or_default();
-        let source = reference.map(|source| cri_name(&source)).unwrap_or_default();
-        let spared = self.before.keys().filter(|name| **name == source || name.starts_with(&repository));
-        Trace { source: self.source.clone(), spared: spared.take(MAX_SPARED).cloned().collect() }
-    }
-
-    /// Hides what a pull has brought, for good. Tells also whether nothing can be seen any more that was brought.
-    async fn park(&self, tools: &Tools, item: &Item, landed: Landed) -> (Result<Outcome, Outcome>, bool) {
-        match landed.reply.code() {
-            Code::Ok => {}
-            // It may come to its end all the same.
-            Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
-                return (Err(verdict::of_reply(&landed.reply)), self.clean_up(tools).await);
-            }
-            _ => {
-                let cleaned = self.remove(tools, None).await.is_ok();
-                return (Err(verdict::of_reply(&landed.reply)), cleaned);
-            }
+    /// Hides what a pull has brought, for good. An error: something may be in sight still.
+    async fn park(
+        &mut self,
+        tools: &Tools,
+        item: &Item,
+        landed: Landed,
+    ) -> Result<Result<Outcome, Outcome>, Error> {
+        self.flying = None;
+        if landed.reply.code() != Code::Ok {
+            // It may have come to its end all the same, if the runtime went away with the reply.
+            self.remove(tools, None).await?;
+            return Ok(Err(verdict::of_reply(&landed.reply)));
         }
         let image_id = match image_ref(&landed.reply) {
             Ok(image_id) => image_id,
-            Err(outcome) => return (Err(outcome), self.remove(tools, None).await.is_ok()),
+            Err(outcome) => return self.remove(tools, None).await.map(|_| Err(outcome)),
         };
         let seen = |note: &str| {
             let (image_id, note) = (image_id.clone(), note.to_owned());
             let done = Done { present: false, image_id, bytes: 0, parked: false, public: false, note };
-            (Ok(Outcome::Done(done)), true)
+            Ok(Ok(Outcome::Done(done)))
         };
-        if Reference::parse(&item.source).is_ok_and(|source| self.before.contains_key(&cri_name(&source))) {
+        if self.before.has_source(&item.source) {
             return seen("it was there before, so it is not hidden");
         }
         if landed.others {
@@ -207,19 +206,16 @@ impl Parking {
         let lease = format!("crisp-parked-{}-{}-{}", tools.instance, item.id, Time::now().0);
         let kept = self.keep(tools, item, landed.lease.as_ref().map(LeaseGuard::id), &lease).await;
         // Whatever became of the lease, nobody may see the image.
-        match self.remove(tools, Some(&image_id)).await {
-            Ok(true) => {}
-            Ok(false) => {
-                give_up(tools, &lease).await;
-                return seen("somebody else has pulled it too, so it is not hidden");
+        if !self.remove(tools, Some(&image_id)).await? {
+            if let Err(error) = tools.containerd.delete_lease(&lease, false).await {
+                tracing::debug!(%error, lease, "cannot give up what is not to be parked; it is tried again");
             }
-            Err(error) => return (Err(containerd_failed(error)), false),
+            return seen("somebody else has pulled it too, so it is not hidden");
         }
-        let done = kept.map(|bytes| {
+        Ok(kept.map(|bytes| {
             let note = "parked: pods with the right credentials start with what is here".into();
             Outcome::Done(Done { present: false, image_id, bytes, parked: true, public: false, note })
-        });
-        (done, true)
+        }))
     }
 
     /// Keeps what was pulled, and tells how much it is. A pull that could get no lease is kept by what it has brought.
@@ -251,93 +247,96 @@ impl Parking {
         kept.await.map_err(containerd_failed)
     }
 
-    /// After a pull that failed or was stopped: it may have come to its end all the same. Tells whether it is sure that
-    /// nothing was left.
-    pub(super) async fn clean_up(&self, tools: &Tools) -> bool {
-        let mut cleaned = false;
-        for wait in [Duration::ZERO, AFTERMATH] {
-            tokio::time::sleep(wait).await;
-            let removed = self.remove(tools, None).await;
-            if let Err(error) = &removed {
-                tracing::warn!(%error, image = self.source, "cannot tell yet whether a private image was left");
-            }
-            cleaned = removed.is_ok();
-        }
-        cleaned
+    /// After a pull that failed or was stopped: it may have come to its end all the same.
+    pub(super) async fn clean_up(&mut self, tools: &Tools) -> Result<(), Error> {
+        self.flying = None;
+        self.remove(tools, None).await?;
+        tokio::time::sleep(AFTERMATH).await;
+        self.remove(tools, None).await.map(drop)
     }
 
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
-    async fn remove(&self, tools: &Tools, image_id: Option<&str>) -> Result<bool, Error> {
+    async fn remove(&mut self, tools: &Tools, image_id: Option<&str>) -> Result<bool, Error> {
+        let containerd = &tools.containerd;
+        // Another pull by the same name would make some of its records again while others are removed.
+        let _landed = tools.looks.landed(&self.source).await;
         let Some(_claim) = self.hidden.claim(image_id).await else { return Ok(false) };
-        let all = tools.containerd.images().await?;
-        let brought = self.brought(&all);
-        let target = brought.last().map(|record| &record.target.digest);
-        for record in &brought {
-            tools.containerd.delete_image(&record.name).await?;
-        }
-        // An image has one record under its id, whichever of its manifests came last.
-        for record in all.iter().filter(|record| is_id(record) && Some(&record.target.digest) == target) {
-            if let Some(before) = self.before.get(&record.name)
-                && before.target != record.target
-            {
-                tools.containerd.create_or_update_image(before).await?;
+        let alone = tools.looks.alone().await;
+        let all = containerd.images().await?;
+        let before = match self.since {
+            Some(since) => {
+                let older = all.iter().filter(|record| record.created_at.is_some_and(|time| time < since));
+                &Before::of(older.cloned())
             }
+            None => &*self.before,
+        };
+        self.seen.extend(brought(&all, &self.source, image_id, self.since));
+        let made = before.made(&all, &self.source, &self.seen);
+        for record in &made {
+            containerd.delete_image(&record.name).await?;
+        }
+        for before in before.changed(&all) {
+            containerd.create_or_update_image(before).await?;
+        }
+        for id in made.iter().filter(|record| before::is_id(record)) {
+            // Somebody may have pulled the same content by another name at this very moment, and found the ID there.
+            let mut left = containerd.images().await?.into_iter();
+            if left.any(|record| record.target.digest == id.target.digest) {
+                containerd.create_or_update_image(id).await?;
+            }
+        }
+        drop(alone);
+        for record in made {
+            tools.has_gone(&record.name).await;
         }
         Ok(true)
     }
-
-    /// The records that the pull has made, the name last: as long as it is there it can be told what belongs to it.
-    /// The one under the image's id stays if another name needs it.
-    fn brought<'a>(&self, all: &'a [ImageRecord]) -> Vec<&'a ImageRecord> {
-        let Ok(reference) = Reference::parse(&self.source) else { return Vec::new() };
-        let repository = format!("{}@", reference.name());
-        let source = cri_name(&reference);
-        let is_name = |record: &ImageRecord| record.name == source || record.name.starts_with(&repository);
-        let Some(target) = all.iter().find(|record| record.name == source).map(|record| &record.target)
-        else {
-            return Vec::new();
-        };
-        let of_image = || all.iter().filter(|record| record.target.digest == target.digest);
-        let new = |record: &&ImageRecord| {
-            !self.before.contains_key(&record.name) && !self.spared.contains(&record.name)
-        };
-        let shared = of_image().any(|record| !(is_id(record) || is_name(record) && new(&record)));
-        let ids = of_image().filter(new).filter(|record| is_id(record) && !shared);
-        let digests = of_image().filter(new).filter(|record| is_name(record) && record.name != source);
-        let name = of_image().filter(new).filter(|record| record.name == source);
-        ids.chain(digests).chain(name).collect()
-    }
 }
 
-/// Gives up what is parked for an item.
-pub(super) async fn release(tools: &Tools, id: Id) {
-    let owner = owner(tools, id);
-    let given_up = async {
-        for lease in tools.containerd.parked_leases().await? {
-            if lease.parked_for() == Some(&owner) {
-                tools.containerd.delete_lease(&lease.id, false).await?;
+impl Tools {
+    /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.
+    async fn has_gone(&self, name: &str) {
+        let gone = async {
+            while let Ok(Some(_)) = self.images.status(name).await {
+                // Somebody else may have brought it back.
+                if matches!(self.containerd.image(name).await, Ok(Some(_)) | Err(_)) {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
             }
+        };
+        if tokio::time::timeout(FOLLOWS, gone).await.is_err() {
+            tracing::warn!(name, "CRI still shows an image that was removed from containerd");
         }
-        Ok::<_, Error>(())
+    }
+}
+
+/// What a pull has brought: what its name stands for, and the image of this ID; of one that was cut off also what has
+/// come to its repository since, as its name may be gone while its digest is not.
+fn brought(
+    all: &[ImageRecord],
+    source: &str,
+    image_id: Option<&str>,
+    since: Option<SystemTime>,
+) -> Vec<String> {
+    let Ok(reference) = Reference::parse(source) else { return Vec::new() };
+    let (name, digests) = (cri_name(&reference), format!("{}@", reference.name()));
+    let came = |record: &ImageRecord| {
+        let young = since.is_some_and(|since| record.created_at.is_some_and(|time| time >= since));
+        young && record.name.starts_with(&digests)
     };
-    if let Err(error) = given_up.await {
-        tracing::warn!(%error, item = id, "cannot give up what is parked; it expires");
-    }
+    let of_pull = all
+        .iter()
+        .filter(|record| record.name == name || Some(record.name.as_str()) == image_id || came(record));
+    of_pull.map(|record| record.target.digest.clone()).collect()
 }
 
-/// Gives up one lease.
-async fn give_up(tools: &Tools, lease: &str) {
-    if let Err(error) = tools.containerd.delete_lease(lease, false).await {
-        tracing::warn!(%error, lease, "cannot give up what is parked; it is tried again");
-    }
-}
-
-/// Targets of records that are there only until another item has parked them.
+/// Targets of records that are hidden, because somebody else is about to park them. They were not there before.
 fn passing(tools: &Tools, records: &[ImageRecord]) -> BTreeSet<String> {
     let mut images = BTreeMap::<&String, view::Image>::new();
     for record in records {
         let image = images.entry(&record.target.digest).or_default();
-        match (is_id(record), record.name.contains('@')) {
+        match (before::is_id(record), record.name.contains('@')) {
             (true, _) => image.id.clone_from(&record.name),
             (_, true) => image.repo_digests.push(record.name.clone()),
             (_, false) => image.repo_tags.push(record.name.clone()),
@@ -346,6 +345,23 @@ fn passing(tools: &Tools, records: &[ImageRecord]) -> BTreeSet<String> {
     let shown = tools.sight.show(images.values());
     let hidden = images.keys().zip(shown).filter(|(_, shown)| *shown == Shown::Hidden);
     hidden.map(|(target, _)| (*target).clone()).collect()
+}
+
+/// Gives up what is parked for an item.
+pub(super) async fn release(tools: &Tools, id: Id) {
+    let owner = owner(tools, id);
+    let given_up = async {
+        for lease in tools.containerd.parked_leases().await? {
+            if lease.parked_for() == Some(&owner) {
+                // When this returns, the space is free.
+                tools.containerd.delete_lease(&lease.id, true).await?;
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    if let Err(error) = given_up.await {
+        tracing::warn!(%error, item = id, "cannot give up what is parked; it expires");
+    }
 }
 
 /// What the lease of an item's parked image says of its owner.
@@ -358,8 +374,10 @@ pub(super) fn item_of(tools: &Tools, owner: &str) -> Option<Id> {
     owner.strip_prefix(&tools.instance)?.strip_prefix('/')?.parse().ok()
 }
 
-fn is_id(record: &ImageRecord) -> bool {
-    record.name.starts_with("sha256:")
+/// Nobody knows whether the image can be seen, so this has to be tried again before anything else.
+pub(super) fn still_there(error: Error) -> Outcome {
+    let message = format!("cannot tell whether a private image was left in sight: containerd: {error}");
+    Outcome::Later { reason: Reason::RuntimeAway, message }
 }
 
 fn containerd_failed(error: Error) -> Outcome {

@@ -413,7 +413,9 @@ impl Queue {
     fn expose(&mut self, id: Id, token: u64, trace: Trace, step: &mut Step) -> Answer {
         match self.items.get_mut(&id).filter(|_| self.runs.get(&id).is_some_and(|run| run.token == token)) {
             Some(item) => {
-                item.status.exposed = Some(trace);
+                let earlier = item.status.exposed.take().filter(|earlier| earlier.source == trace.source);
+                let since = earlier.map_or(trace.since, |earlier| earlier.since.min(trace.since));
+                item.status.exposed = Some(Trace { since, ..trace });
                 self.exposing.insert(id, token);
                 step.changed.insert(id);
                 Answer::Done

@@ -5,6 +5,7 @@
 mod conformance;
 mod crictl;
 mod images;
+mod kubelet_prepull;
 mod kubelet_pulls;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
@@ -13,6 +14,9 @@ mod leases;
 #[path = "../support/names_and_parking.rs"]
 mod names_and_parking;
 mod pods;
+mod prepulls;
+#[path = "../support/prepulls_through_crisp.rs"]
+mod prepulls_through_crisp;
 mod pulls;
 #[path = "../support/pulls_through_crisp.rs"]
 mod pulls_through_crisp;

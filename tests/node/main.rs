@@ -10,6 +10,9 @@ mod leases;
 mod names_and_parking;
 mod outage;
 mod parity;
+mod prepulls;
+#[path = "../support/prepulls_through_crisp.rs"]
+mod prepulls_through_crisp;
 mod pulls;
 #[path = "../support/pulls_through_crisp.rs"]
 #[expect(dead_code, reason = "the long part is that of e2e")]

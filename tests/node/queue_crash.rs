@@ -179,7 +179,7 @@ impl Lab {
         println!("round {number}: {when:?}, {} items", self.model.items.len());
         self.check_start().await;
         // So that there is always something to pull.
-        if self.busy() < BUSY / 4 {
+        if self.busy() < BUSY / 2 {
             let specs = self.new_images().await;
             self.ask_add(specs).await;
         }

@@ -25,6 +25,7 @@ mod operating;
 mod own_pulls;
 mod pinned_images;
 mod plans;
+mod prepull_cli;
 mod pull_priority;
 mod pulls;
 mod runtime_away;

@@ -272,6 +272,8 @@ async fn connections_to_the_metrics_address_are_few() {
     let address = free_address();
     // Without the queue, which opens its files when it gets there.
     let running = place.start("log", &["--metrics-listen", &address, "--prepull-enabled", "false"]).await;
+    // Nor is its first connection to the runtime one of those that are counted.
+    eventually("the runtime was asked", || running.log().contains("the runtime answers")).await;
     let before = running.descriptors();
     let mut silent = Vec::new();
     for _ in 0..100 {

@@ -70,6 +70,10 @@ pub(crate) struct Seen {
     pub(crate) status: u16,
     /// Bytes of the body that were handed to the connection so far.
     pub(crate) sent: u64,
+    /// Whether no more of them come: all are sent, or the client has gone.
+    pub(crate) over: bool,
+    /// The name that was shown with a password.
+    pub(crate) user: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -212,6 +216,10 @@ impl Shared {
     fn sent(&self, entry: usize, bytes: u64) {
         self.lock().log[entry].sent += bytes;
     }
+
+    fn over(&self, entry: usize) {
+        self.lock().log[entry].over = true;
+    }
 }
 
 // === impl Auth ===
@@ -251,6 +259,12 @@ impl Auth {
     }
 }
 
+fn user_of(headers: &HeaderMap) -> Option<String> {
+    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Basic ")?;
+    let shown = String::from_utf8(STANDARD.decode(shown).ok()?).ok()?;
+    shown.split_once(':').map(|(user, _)| user.to_owned())
+}
+
 fn basic(user: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))
 }
@@ -267,6 +281,8 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
             range: range.clone(),
             status: 0,
             sent: 0,
+            over: false,
+            user: user_of(&head.headers),
         };
         state.log.push(seen);
         let fault = state.faults.iter().find(|(part, _)| path.contains(part)).map(|(_, fault)| fault.clone());

@@ -462,7 +462,7 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     let mut world = World::new();
     world.step(Event::Add(vec![wanted(0, 0, |_| ())]));
     let (id, token) = world.some_run(0).unwrap();
-    let trace = Trace { source: "docker.io/library/i0:latest".into(), spared: vec!["a".into()] };
+    let trace = Trace { source: "docker.io/library/i0:latest".into(), since: Time(5) };
     let exposed = world.queue.step(Event::Exposes(id, token, trace.clone()), world.now);
     assert_eq!((exposed.answer, exposed.changed.contains(&id)), (Answer::Done, true));
 
@@ -471,10 +471,15 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     let mut queue = Queue::new(limits(), items, 1, world.now);
     let started = queue.step(Event::Tick, world.now).actions;
     let Some(Action::Start(_, later)) = started.first() else { panic!("{started:?}") };
-    let mut other = Trace { spared: Vec::new(), ..trace.clone() };
+    let mut other = Trace { since: Time(7), ..trace.clone() };
     queue.step(Event::Exposes(id, *later, other.clone()), world.now);
     queue.step(Event::Cleaned(id, 0), world.now);
     assert_eq!(traces(&queue), [id], "what the earlier one left is gone, and the later one has begun");
+    assert_eq!(
+        queue.traces().next().unwrap().1.since,
+        Time(5),
+        "nobody knows which of them has left something"
+    );
     queue.step(Event::Ended(id, *later, failed()), world.now);
     assert_eq!(traces(&queue), [id], "an end does not say that nothing was left");
     assert!(queue.step(Event::Cleaned(id, *later), world.now).changed.contains(&id));

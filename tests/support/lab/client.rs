@@ -5,14 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::{Buf as _, BufMut as _, Bytes};
+use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
-    ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListPodSandboxRequest, PullImageRequest,
-    RemoveImageRequest, RemovePodSandboxRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
+    ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, ListImagesResponse,
+    ListPodSandboxRequest, PullImageRequest, RemoveImageRequest, RemovePodSandboxRequest,
+    StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
+use prost::Message as _;
 use tokio::net::UnixStream;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
 
@@ -21,8 +26,14 @@ use tonic::{Request, Status};
 pub(crate) struct Cri {
     pub(crate) runtime: RuntimeServiceClient<Channel>,
     pub(crate) images: ImageServiceClient<Channel>,
+    /// For calls that the clients do not know.
+    channel: Channel,
     dials: Arc<AtomicUsize>,
 }
+
+/// Messages as they are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Plain;
 
 impl Cri {
     /// Clients that connect with their first call.
@@ -33,6 +44,7 @@ impl Cri {
         Self {
             runtime: RuntimeServiceClient::new(channel()).max_decoding_message_size(LIMIT),
             images: ImageServiceClient::new(channel()).max_decoding_message_size(LIMIT),
+            channel: channel(),
             dials,
         }
     }
@@ -54,13 +66,72 @@ impl Cri {
     }
 
     pub(crate) async fn remove_image(&self, name: &str) {
+        self.try_remove_image(name).await.expect("RemoveImage");
+    }
+
+    pub(crate) async fn try_remove_image(&self, name: &str) -> Result<(), Status> {
         let request = RemoveImageRequest { image: spec(name) };
-        self.images.clone().remove_image(request).await.expect("RemoveImage");
+        self.images.clone().remove_image(request).await.map(drop)
+    }
+
+    /// All images.
+    pub(crate) async fn list(&self) -> Vec<Image> {
+        let reply = self.images.clone().list_images(ListImagesRequest::default()).await;
+        reply.expect("ListImages").into_inner().images
+    }
+
+    /// All images, as newer kubelets ask for them.
+    pub(crate) async fn stream(&self) -> Result<Vec<Image>, Status> {
+        let mut client = tonic::client::Grpc::new(self.channel.clone());
+        client.ready().await.expect("a connection");
+        let path = PathAndQuery::from_static("/runtime.v1.ImageService/StreamImages");
+        let request = Request::new(Bytes::new());
+        let mut replies = client.server_streaming(request, path, Plain).await?.into_inner();
+        let mut images = Vec::new();
+        while let Some(reply) = replies.message().await? {
+            // It has the form of a list.
+            images.extend(ListImagesResponse::decode(reply).expect("a list").images);
+        }
+        Ok(images)
     }
 
     /// How often one of the two has connected so far.
     pub(crate) fn dials(&self) -> usize {
         self.dials.load(Ordering::Relaxed)
+    }
+}
+
+impl Codec for Plain {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Plain {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Plain {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }
 

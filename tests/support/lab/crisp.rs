@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use crisp::pull::progress::{Pull, Pulls};
 
+use rustix::process::Signal;
+
 use super::network::free_ports;
 use super::process::Process;
 use super::registry::http_get;
@@ -73,6 +75,23 @@ impl Crisp {
         command.arg("--admin-listen").arg(format!("unix://{}", self.admin.display()));
         command.arg("--metrics-listen").arg(&self.metrics_address).args(&self.options);
         self.process = Some(Process::start("crisp", command, &self.scratch.join("crisp.log")));
+    }
+
+    /// Ends crisp in order, and starts it with other options.
+    pub(crate) fn restart_with(&mut self, options: &[&str]) {
+        self.stop();
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.restart();
+    }
+
+    /// Lets crisp do nothing any more, as if it had crashed, until [`Self::kill`] or [`Self::thaw`].
+    pub(crate) fn freeze(&self) {
+        self.process.as_ref().expect("a process").signal(Signal::STOP);
+    }
+
+    /// Lets crisp go on.
+    pub(crate) fn thaw(&self) {
+        self.process.as_ref().expect("a process").signal(Signal::CONT);
     }
 
     /// Ends crisp as a crash would.

@@ -41,6 +41,10 @@ impl Process {
         self.child.try_wait().expect("ask for the child's state")
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("send a signal");
+    }
+
     /// Ends the process at once, as a crash would.
     pub(crate) fn kill(&mut self) {
         // An error means that it is gone already.

@@ -97,13 +97,14 @@ pub(super) fn body(
         _ => data,
     };
     let start = Instant::now();
-    stream::unfold((data, 0_u64), move |(mut rest, sent)| {
+    let over = Over(Arc::clone(&shared), entry);
+    stream::unfold((data, 0_u64, over), move |(mut rest, sent, over)| {
         let (fault, shared) = (fault.clone(), Arc::clone(&shared));
         async move {
             let chunk = match (rest.is_empty(), fault) {
                 (false, _) => rest.split_to(rest.len().min(pace.piece.unwrap_or(CHUNK))),
                 (true, Some(Fault::Endless)) => Bytes::from_static(&[0; CHUNK]),
-                (true, Some(Fault::Cut)) => return Some((Err(io::Error::other("cut")), (rest, sent))),
+                (true, Some(Fault::Cut)) => return Some((Err(io::Error::other("cut")), (rest, sent, over))),
                 (true, _) => return None,
             };
             let sent = sent + chunk.len() as u64;
@@ -115,7 +116,16 @@ pub(super) fn body(
                 sleep_until(turn).await;
             }
             shared.sent(entry, chunk.len() as u64);
-            Some((Ok(chunk), (rest, sent)))
+            Some((Ok(chunk), (rest, sent, over)))
         }
     })
+}
+
+/// Notes the end of a body, whoever has ended it.
+struct Over(Arc<Shared>, usize);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.over(self.1);
+    }
 }

@@ -16,7 +16,7 @@ use crate::pull::progress::Pulls;
 const MOST_BARS: usize = 15;
 
 /// How much is shown of the runtime's words while an item is waited for.
-const WORDS: usize = 120;
+const WORDS: usize = 300;
 
 /// Where progress is shown.
 pub(super) struct Screen<'a> {
@@ -132,9 +132,9 @@ impl<'a> Screen<'a> {
 
     /// Takes everything that moves from the terminal.
     pub(super) fn clear(&mut self) {
-        if let Place::Terminal { all, .. } = &self.place {
-            // A terminal that is gone needs no clearing.
-            let _ = all.clear();
+        if let Place::Terminal { bars, sum, .. } = &mut self.place {
+            bars.drain().for_each(|(_, bar)| bar.finish_and_clear());
+            sum.finish_and_clear();
         }
     }
 }
@@ -161,6 +161,69 @@ pub(super) fn finished(item: &Summary) -> bool {
     matches!(item.state, State::Succeeded | State::Failed)
 }
 
+/// Words on one line: a line that the terminal breaks in two cannot be taken back.
 fn plain() -> ProgressStyle {
-    ProgressStyle::with_template("{prefix} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+    ProgressStyle::with_template("{prefix} {wide_msg}").unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepull::item::Item;
+    use crate::prepull::spec::Spec;
+
+    fn item(state: State, reason: Reason, message: &str) -> Summary {
+        let mut item = Item::new(7, "nginx:1".into(), "nginx:1".into(), Spec::of("nginx:1"), Time(0));
+        item.status.turn(state, reason, message, Time(0));
+        item.status.until = Some(Time(12_000));
+        Summary::of(&item)
+    }
+
+    #[test]
+    fn an_item_says_where_it_stands_and_why() {
+        for (state, reason, message, words) in [
+            (
+                State::Waiting,
+                Reason::Backoff,
+                "no\nroute",
+                "waiting (Backoff), again in 12 seconds: no route",
+            ),
+            (State::Pulling, Reason::Pulling, "", "pulling"),
+            (State::Pulling, Reason::InLine, "", "pulling (InLine)"),
+            (State::Succeeded, Reason::Present, "", "succeeded (Present)"),
+            (State::Failed, Reason::NotFound, "\x1b[2J", "failed (NotFound): ?[2J"),
+        ] {
+            assert_eq!(standing(&item(state, reason, message), Time(0)), words);
+        }
+    }
+
+    #[test]
+    fn lines_are_written_for_changes_only() {
+        let mut out = Vec::new();
+        let mut screen = Screen::lines(&mut out);
+        let mut show = |state, reason, paused| {
+            screen.show(&BTreeMap::from([(7, item(state, reason, ""))]), paused, None).unwrap();
+        };
+        show(State::Pulling, Reason::Pulling, false);
+        show(State::Pulling, Reason::Pulling, true);
+        show(State::Pulling, Reason::Pulling, true);
+        show(State::Succeeded, Reason::Pulled, true);
+        let paused = "the queue is paused; `crisp queue resume` lets it go on";
+        let expected = format!("nginx:1: pulling\n{paused}\nnginx:1: succeeded (Pulled)\n");
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn many_items_leave_room_on_the_terminal() {
+        let mut screen = Screen::bars();
+        let mut items: BTreeMap<Id, Summary> =
+            (1..100).map(|id| (id, Summary { id, ..item(State::Waiting, Reason::Queued, "") })).collect();
+        screen.show(&items, false, None).unwrap();
+        items.insert(99, Summary { id: 99, ..item(State::Pulling, Reason::Pulling, "") });
+        screen.show(&items, false, None).unwrap();
+        let Place::Terminal { bars, .. } = &screen.place else { unreachable!() };
+        assert_eq!(bars.len(), MOST_BARS);
+        assert!(bars.contains_key(&99), "what moves is shown first");
+        screen.clear();
+    }
 }

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::admin::cli::prepull::command;
+use crate::admin::cli::prepull::send::with_secrets;
 use crate::prepull::check::Check;
 
 fn asked(arguments: &[&str]) -> anyhow::Result<Vec<Spec>> {

@@ -1,0 +1,13 @@
+//! Pre-pulls on the machine's containerd.
+
+use crate::lab::node::Kind;
+use crate::lab::parts;
+use crate::prepulls_through_crisp;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepulls_through_crisp_on_the_machines_containerd() {
+    if let Some(reason) = parts::missing_for_node() {
+        return parts::skip("node: pre-pulls", &reason);
+    }
+    prepulls_through_crisp::run(Kind::MachineContainerd.start()).await;
+}
