@@ -73,8 +73,8 @@ impl Tools {
 
     async fn try_it(self: &Arc<Self>, item: &Item, turn: &Turns) -> Result<Outcome, Outcome> {
         self.check_node(item).await?;
-        if item.status.exposed {
-            let cleaned = park::clean(self, item).await;
+        if let Some(trace) = &item.status.exposed {
+            let cleaned = park::clean(self, trace).await;
             cleaned.map_err(park::still_there)?;
         }
         let reference = Reference::parse(&item.source)

@@ -4,9 +4,10 @@
 //! and not removed yet must not count as there before for the next, or nobody would ever remove it. So each looks at a
 //! time when no other does, and leaves out what came since the others began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::task::TaskTracker;
 
 use crate::containerd::{ImageRecord, cri_name};
@@ -18,9 +19,14 @@ pub(in crate::prepull) struct Looks {
     /// Whoever looks at what there is, to remember it or to remove something of it, is alone. It takes moments.
     alone: tokio::sync::Mutex<()>,
     under_way: Mutex<Vec<Weak<Before>>>,
+    /// Of each name that is pulled: whoever pulls shares it, whoever removes has it alone.
+    names: Mutex<HashMap<String, Weak<RwLock<()>>>>,
     /// Their tasks, which outlive their attempts until nothing of them is in sight.
     pub(super) tasks: TaskTracker,
 }
+
+/// Held by a pull as long as it may bring something.
+pub(super) type Flying = OwnedRwLockReadGuard<()>;
 
 /// What was there, by name.
 #[derive(Debug, Default)]
@@ -33,6 +39,27 @@ impl Looks {
     pub(in crate::prepull) async fn ended(&self) {
         self.tasks.close();
         self.tasks.wait().await;
+    }
+
+    /// Nothing of that name is removed until this is dropped.
+    pub(super) async fn flying(&self, name: &str) -> Flying {
+        self.name(name).read_owned().await
+    }
+
+    /// Nothing is pulled by that name until this is dropped.
+    pub(super) async fn landed(&self, name: &str) -> OwnedRwLockWriteGuard<()> {
+        self.name(name).write_owned().await
+    }
+
+    fn name(&self, name: &str) -> Arc<RwLock<()>> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = names.get(name).and_then(Weak::upgrade) {
+            return lock;
+        }
+        names.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(RwLock::new(()));
+        names.insert(name.to_owned(), Arc::downgrade(&lock));
+        lock
     }
 
     /// Nobody else looks until this is dropped.
@@ -91,24 +118,35 @@ impl Before {
         before.filter(|(now, before)| is_id(now) && now.target != before.target).map(|(_, before)| before)
     }
 
-    /// The records that the pull has made, the name last: as long as it is there it can be told what belongs to it.
-    /// The one with the digest stays if another tag needs it, and the one under the image's ID if any other name does.
-    pub(super) fn made<'a>(&self, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
+    /// The records that the pull has made of these targets, the name last: as long as it is there it can be told what
+    /// belongs to it. The one with the digest stays if another tag needs it, and the one under the image's ID if any other
+    /// name does.
+    pub(super) fn made<'a>(
+        &self,
+        all: &'a [ImageRecord],
+        source: &str,
+        targets: &BTreeSet<String>,
+    ) -> Vec<&'a ImageRecord> {
         let Ok(reference) = Reference::parse(source) else { return Vec::new() };
         let source = cri_name(&reference);
-        let Some(name) = all.iter().find(|record| record.name == source) else { return Vec::new() };
         if self.has(&source) {
             return Vec::new();
         }
         let (digests, tags) = (format!("{}@", reference.name()), format!("{}:", reference.name()));
-        let of_image = || all.iter().filter(|record| record.target.digest == name.target.digest);
-        let others = || of_image().filter(|record| record.name != source);
-        let tagged = others().any(|record| record.name.starts_with(&tags));
-        let is_digest =
-            |record: &&ImageRecord| record.name.starts_with(&digests) && !tagged && !self.has(&record.name);
-        let named = others().any(|record| !is_id(record) && !is_digest(&record));
-        let ids = others().filter(|record| is_id(record) && !named && !self.has(&record.name));
-        ids.chain(others().filter(is_digest)).chain([name]).collect()
+        let mut made = Vec::new();
+        for target in targets {
+            let others =
+                || all.iter().filter(|record| record.target.digest == *target && record.name != source);
+            let tagged = others().any(|record| record.name.starts_with(&tags));
+            let is_digest = |record: &&ImageRecord| {
+                record.name.starts_with(&digests) && !tagged && !self.has(&record.name)
+            };
+            let named = others().any(|record| !is_id(record) && !is_digest(&record));
+            made.extend(others().filter(|record| is_id(record) && !named && !self.has(&record.name)));
+            made.extend(others().filter(is_digest));
+        }
+        made.extend(all.iter().find(|record| record.name == source));
+        made
     }
 }
 
@@ -152,13 +190,21 @@ mod tests {
         records.iter().map(|record| record.name.clone()).collect()
     }
 
+    /// What a pull has made, of what all pulls bring here.
+    fn made<'a>(before: &Before, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
+        before.made(all, source, &BTreeSet::from([digest("d")]))
+    }
+
     #[test]
     fn a_pull_has_made_its_three_records_and_the_name_goes_last() {
-        let made = Before::default();
-        let all = all(&[("a.io/x", "1")]);
+        let before = Before::default();
+        let mut all = all(&[("a.io/x", "1")]);
         let expected = [digest("1"), format!("a.io/x@{}", digest("d")), "a.io/x:1".to_owned()];
-        assert_eq!(names(made.made(&all, "a.io/x:1")), expected);
-        assert!(made.made(&all, "a.io/y:1").is_empty(), "it has come to nothing");
+        assert_eq!(names(made(&before, &all, "a.io/x:1")), expected);
+        assert!(before.made(&all, "a.io/y:1", &BTreeSet::new()).is_empty(), "it has come to nothing");
+        // Another one by the same name has removed it, at the same time.
+        all.retain(|record| record.name != "a.io/x:1");
+        assert_eq!(names(made(&before, &all, "a.io/x:1")), expected[..2]);
     }
 
     #[test]
@@ -166,16 +212,16 @@ mod tests {
         let (mine, theirs) = (("a.io/x", "1"), ("b.io/y", "1"));
         let before = Before::of(pulled(theirs.0, theirs.1));
         let expected = [format!("a.io/x@{}", digest("d")), "a.io/x:1".to_owned()];
-        assert_eq!(names(before.made(&all(&[mine, theirs]), "a.io/x:1")), expected);
+        assert_eq!(names(made(&before, &all(&[mine, theirs]), "a.io/x:1")), expected);
         // Also if nobody remembers what was there.
-        assert_eq!(names(Before::default().made(&all(&[mine, theirs]), "a.io/x:1")), expected);
+        assert_eq!(names(made(&Before::default(), &all(&[mine, theirs]), "a.io/x:1")), expected);
         let tag = all(&[mine, ("a.io/x", "2")]);
-        assert_eq!(names(Before::default().made(&tag, "a.io/x:1")), ["a.io/x:1"]);
+        assert_eq!(names(made(&Before::default(), &tag, "a.io/x:1")), ["a.io/x:1"]);
         // The very same image was there, so nothing of it is the pull's.
-        assert!(Before::of(pulled(mine.0, mine.1)).made(&all(&[mine]), "a.io/x:1").is_empty());
+        assert!(made(&Before::of(pulled(mine.0, mine.1)), &all(&[mine]), "a.io/x:1").is_empty());
         // Somebody had it by its digest alone.
         let by_digest = Before::of(pulled("a.io/x", "1").split_off(1));
-        assert_eq!(names(by_digest.made(&all(&[mine]), "a.io/x:1")), ["a.io/x:1"]);
+        assert_eq!(names(made(&by_digest, &all(&[mine]), "a.io/x:1")), ["a.io/x:1"]);
     }
 
     #[test]
@@ -198,7 +244,7 @@ mod tests {
         let second = looks.begin(all(&[("a.io/x", "1")]), |_| false);
         let mut there = all(&[("a.io/x", "1"), ("b.io/y", "1")]);
         for (before, source) in [(first, "a.io/x:1"), (second, "b.io/y:1")] {
-            let made = names(before.made(&there, source));
+            let made = names(made(&before, &there, source));
             there.retain(|record| !made.contains(&record.name));
         }
         assert_eq!(there, []);
