@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
@@ -38,12 +39,19 @@ const AFTERMATH: Duration = Duration::from_secs(2);
 const FOLLOWS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 
+/// How long an image is hidden after its names are gone: a reply that was made before may still be on its way.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// What has to be known before a private pull.
 #[derive(Debug)]
 pub(super) struct Parking {
     before: Arc<Before>,
-    hidden: HideGuard,
+    hidden: Lingering,
 }
+
+/// Hides for [`LINGER`] longer than it lives.
+#[derive(Debug)]
+struct Lingering(Option<HideGuard>);
 
 /// Pulls an image that nobody is to see. It comes to a clean end also if the future is dropped.
 pub(super) async fn pull(
@@ -98,7 +106,7 @@ pub(super) async fn clean(tools: &Tools, item: &Item) -> Result<(), Error> {
     let asked = SystemTime::UNIX_EPOCH + Duration::from_millis(item.status.asked.0);
     let mut records = tools.containerd.images().await?;
     records.retain(|record| record.created_at.is_some_and(|time| time < asked));
-    let parking = Parking { before: Arc::new(Before::of(records)), hidden };
+    let parking = Parking { before: Arc::new(Before::of(records)), hidden: Lingering(Some(hidden)) };
     parking.remove(tools, item, None).await.map(drop)
 }
 
@@ -112,7 +120,7 @@ impl Parking {
         let records = tools.containerd.images().await.map_err(containerd_failed)?;
         let before = tools.looks.begin(records, |name| tools.sight.was_brought(name));
         hidden.hide_new(before.ids());
-        Ok(Self { before, hidden })
+        Ok(Self { before, hidden: Lingering(Some(hidden)) })
     }
 
     /// Hides what a pull has brought, for good.
@@ -187,7 +195,8 @@ impl Parking {
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
     async fn remove(&self, tools: &Tools, item: &Item, image_id: Option<&str>) -> Result<bool, Error> {
         let containerd = &tools.containerd;
-        let Some(_claim) = self.hidden.claim(image_id).await else { return Ok(false) };
+        let Some(hidden) = &self.hidden.0 else { return Ok(false) };
+        let Some(_claim) = hidden.claim(image_id).await else { return Ok(false) };
         let alone = tools.looks.alone().await;
         let all = containerd.images().await?;
         let made = self.before.made(&all, &item.source);
@@ -211,6 +220,21 @@ impl Parking {
         Ok(true)
     }
 }
+
+// === impl Lingering ===
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        if let (Some(hidden), Ok(handle)) = (self.0.take(), Handle::try_current()) {
+            handle.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                drop(hidden);
+            });
+        }
+    }
+}
+
+// === impl Tools ===
 
 impl Tools {
     /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.
