@@ -368,9 +368,13 @@ impl Turns {
 /// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
 async fn clean(tools: Arc<Tools>, item: Item, commands: mpsc::WeakSender<Command>) {
     let _hidden = tools.sight.hide([&item.source]);
-    while let Err(error) = park::clean(&tools, &item).await {
-        tracing::debug!(%error, image = item.source, "cannot look for what a crash has left yet");
-        tokio::time::sleep(CLEAN_AGAIN).await;
+    // The runtime may have been about to finish it.
+    for wait in [Duration::ZERO, park::AFTERMATH] {
+        tokio::time::sleep(wait).await;
+        while let Err(error) = park::clean(&tools, &item).await {
+            tracing::debug!(%error, image = item.source, "cannot look for what a crash has left yet");
+            tokio::time::sleep(CLEAN_AGAIN).await;
+        }
     }
     if let Some(commands) = commands.upgrade() {
         // Nobody is there to hear of it when crisp shuts down.

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::containerd::{Error, cri_name};
+use crate::containerd::{Error, ImageRecord, cri_name};
 use crate::image::Reference;
 use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
@@ -32,8 +32,10 @@ use crate::pull::own::{Landed, LeaseGuard};
 use before::Before;
 pub(super) use before::Looks;
 
-/// How long a pull that was cancelled may still bring something.
-const AFTERMATH: Duration = Duration::from_secs(2);
+/// How long a pull that was cancelled may still bring something: mostly nothing, but a busy disk holds things up. What
+/// comes after the first of these is looked for beside everything else.
+pub(super) const AFTERMATH: Duration = Duration::from_secs(2);
+const LATER: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(20)];
 
 /// How long CRI may take to follow when records are removed: it hears of it by events.
 const FOLLOWS: Duration = Duration::from_secs(5);
@@ -103,9 +105,8 @@ pub(super) async fn pull(
 /// Removes what an attempt that was cut off may have left for all to see. What is older than the item is not its own.
 pub(super) async fn clean(tools: &Tools, item: &Item) -> Result<(), Error> {
     let hidden = tools.sight.hide([&item.source]);
-    let asked = SystemTime::UNIX_EPOCH + Duration::from_millis(item.status.asked.0);
     let mut records = tools.containerd.images().await?;
-    records.retain(|record| record.created_at.is_some_and(|time| time < asked));
+    records.retain(|record| is_older(record, item));
     let parking = Parking { before: Arc::new(Before::of(records)), hidden: Lingering(Some(hidden)) };
     parking.remove(tools, item, None).await.map(drop)
 }
@@ -117,7 +118,11 @@ impl Parking {
     pub(super) async fn prepare(tools: &Tools, item: &Item) -> Result<Self, Outcome> {
         let hidden = tools.sight.watch([&item.source]);
         let _alone = tools.looks.alone().await;
-        let records = tools.containerd.images().await.map_err(containerd_failed)?;
+        let mut records = tools.containerd.images().await.map_err(containerd_failed)?;
+        if item.status.exposed {
+            // An attempt that was cut off may still bring what nobody is to see.
+            records.retain(|record| is_older(record, item) || tools.sight.was_brought(&record.name));
+        }
         let before = tools.looks.begin(records, |name| tools.sight.was_brought(name));
         hidden.hide_new(before.ids());
         Ok(Self { before, hidden: Lingering(Some(hidden)) })
@@ -186,10 +191,20 @@ impl Parking {
     }
 
     /// After a pull that failed or was stopped: it may have come to its end all the same.
-    pub(super) async fn clean_up(self, tools: &Tools, item: &Item) -> Result<(), Outcome> {
+    pub(super) async fn clean_up(self, tools: &Arc<Tools>, item: &Item) -> Result<(), Outcome> {
         self.remove(tools, item, None).await.map_err(still_there)?;
         tokio::time::sleep(AFTERMATH).await;
-        self.remove(tools, item, None).await.map(drop).map_err(still_there)
+        self.remove(tools, item, None).await.map_err(still_there)?;
+        let (tools, item) = (tools.clone(), item.clone());
+        tokio::spawn(async move {
+            for wait in LATER {
+                tokio::time::sleep(wait).await;
+                if let Err(error) = self.remove(&tools, &item, None).await {
+                    tracing::warn!(%error, image = item.source, "cannot tell whether a private image was left");
+                }
+            }
+        });
+        Ok(())
     }
 
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
@@ -206,10 +221,13 @@ impl Parking {
         for before in self.before.changed(&all) {
             containerd.create_or_update_image(before).await?;
         }
-        if let Some(id) = made.first().filter(|record| before::is_id(record)) {
+        let ids: Vec<_> = made.iter().filter(|record| before::is_id(record)).collect();
+        if !ids.is_empty() {
             // Somebody may have pulled the same content by another name at this very moment, and found the ID there.
-            let mut left = containerd.images().await?.into_iter();
-            if left.any(|record| record.target.digest == id.target.digest) {
+            let left = containerd.images().await?;
+            let is_named =
+                |id: &ImageRecord| left.iter().any(|record| record.target.digest == id.target.digest);
+            for id in ids.into_iter().filter(|id| is_named(id)) {
                 containerd.create_or_update_image(id).await?;
             }
         }
@@ -260,7 +278,8 @@ pub(super) async fn release(tools: &Tools, id: Id) {
     let given_up = async {
         for lease in tools.containerd.parked_leases().await? {
             if lease.parked_for() == Some(&owner) {
-                tools.containerd.delete_lease(&lease.id, false).await?;
+                // Otherwise containerd collects its garbage only when a hundred other things have changed.
+                tools.containerd.delete_lease(&lease.id, true).await?;
             }
         }
         Ok::<_, Error>(())
@@ -268,6 +287,12 @@ pub(super) async fn release(tools: &Tools, id: Id) {
     if let Err(error) = given_up.await {
         tracing::warn!(%error, item = id, "cannot give up what is parked; it expires");
     }
+}
+
+/// Whether a record was there when the item was asked for.
+fn is_older(record: &ImageRecord, item: &Item) -> bool {
+    let asked = SystemTime::UNIX_EPOCH + Duration::from_millis(item.status.asked.0);
+    record.created_at.is_some_and(|time| time < asked)
 }
 
 /// What the lease of an item's parked image says of its owner.

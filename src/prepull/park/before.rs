@@ -4,7 +4,7 @@
 //! and not removed yet must not count as there before for the next, or nobody would ever remove it. So each looks at a
 //! time when no other does, and leaves out what came since the others began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio_util::task::TaskTracker;
@@ -93,22 +93,29 @@ impl Before {
 
     /// The records that the pull has made, the name last: as long as it is there it can be told what belongs to it.
     /// The one with the digest stays if another tag needs it, and the one under the image's ID if any other name does.
+    ///
+    /// A pull that is cancelled at its very end may leave an ID alone, because the runtime makes that one after the name.
     pub(super) fn made<'a>(&self, all: &'a [ImageRecord], source: &str) -> Vec<&'a ImageRecord> {
         let Ok(reference) = Reference::parse(source) else { return Vec::new() };
         let source = cri_name(&reference);
-        let Some(name) = all.iter().find(|record| record.name == source) else { return Vec::new() };
         if self.has(&source) {
             return Vec::new();
         }
+        let name = all.iter().find(|record| record.name == source);
         let (digests, tags) = (format!("{}@", reference.name()), format!("{}:", reference.name()));
-        let of_image = || all.iter().filter(|record| record.target.digest == name.target.digest);
-        let others = || of_image().filter(|record| record.name != source);
-        let tagged = others().any(|record| record.name.starts_with(&tags));
-        let is_digest =
-            |record: &&ImageRecord| record.name.starts_with(&digests) && !tagged && !self.has(&record.name);
-        let named = others().any(|record| !is_id(record) && !is_digest(&record));
-        let ids = others().filter(|record| is_id(record) && !named && !self.has(&record.name));
-        ids.chain(others().filter(is_digest)).chain([name]).collect()
+        let others = || all.iter().filter(|record| record.name != source);
+        let is_of =
+            |record: &ImageRecord| name.is_some_and(|name| name.target.digest == record.target.digest);
+        let tagged = others().any(|record| is_of(record) && record.name.starts_with(&tags));
+        let is_digest = |record: &ImageRecord| {
+            is_of(record) && record.name.starts_with(&digests) && !tagged && !self.has(&record.name)
+        };
+        let stays = others().filter(|record| !is_id(record) && !is_digest(record));
+        let named: BTreeSet<_> = stays.map(|record| &record.target.digest).collect();
+        let is_nameless = |record: &&ImageRecord| {
+            is_id(record) && !self.has(&record.name) && !named.contains(&record.target.digest)
+        };
+        others().filter(is_nameless).chain(others().filter(|record| is_digest(record))).chain(name).collect()
     }
 }
 
@@ -159,6 +166,12 @@ mod tests {
         let expected = [digest("1"), format!("a.io/x@{}", digest("d")), "a.io/x:1".to_owned()];
         assert_eq!(names(made.made(&all, "a.io/x:1")), expected);
         assert!(made.made(&all, "a.io/y:1").is_empty(), "it has come to nothing");
+        let alone = &all[2..];
+        assert_eq!(
+            (names(made.made(alone, "a.io/x:1")), alone[0].name.as_str()),
+            (vec![digest("1")], &*digest("1"))
+        );
+        assert!(Before::of(alone.to_vec()).made(alone, "a.io/x:1").is_empty(), "it was there");
     }
 
     #[test]

@@ -62,8 +62,10 @@ impl Lab {
         let waits = self.until_item(ids[0], "gives way", |item| item.status.reason == Reason::InLine).await;
         assert!(waits.status.message.contains("more urgent"), "{waits:#?}");
         pulled(pod).await;
-        let unfinished = async |id| !self.item(id).await.is_finished();
-        assert!(unfinished(ids[0]).await && unfinished(ids[1]).await, "the pod was first");
+        for id in &ids[..2] {
+            let item = self.item(*id).await;
+            assert!(!item.is_finished(), "the pod was first: {item:#?}");
+        }
         for id in &ids[..2] {
             assert_eq!(self.success_of(*id).await.status.reason, Reason::Pulled);
         }
