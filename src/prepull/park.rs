@@ -165,7 +165,7 @@ impl Parking {
         let mut records = tools.containerd.images().await.map_err(containerd_failed)?;
         let passing = passing(tools, &records);
         records.retain(|record| !passing.contains(&record.target.digest));
-        let before = tools.looks.begin(records, |name| tools.sight.was_brought(name));
+        let before = tools.looks.begin(&item.source, records, |name| tools.sight.was_brought(name));
         hidden.hide_new(before.ids());
         let (source, flying) = (item.source.clone(), Some(flying));
         let hidden = Lingering(Some(hidden));
@@ -276,7 +276,7 @@ impl Parking {
         let before = match self.since {
             Some(since) => {
                 let older = all.iter().filter(|record| record.created_at.is_some_and(|time| time < since));
-                &Before::of(older.cloned())
+                &Before::of(&self.source, older.cloned())
             }
             None => &*self.before,
         };
