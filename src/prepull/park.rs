@@ -37,6 +37,9 @@ use before::{Before, Flying};
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
+/// And a busy one.
+const LATER: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(20)];
+
 /// How long CRI may take to follow when records are removed: it hears of it by events.
 const FOLLOWS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
@@ -107,6 +110,7 @@ pub(super) async fn pull(
             };
             // If the attempt was stopped meanwhile nobody hears of what was parked: the next attempt profits from it, or
             // the keeper finds that nobody needs it.
+            let cut_off = landed.is_err();
             let parked = match landed {
                 Ok(landed) => parking.park(&tools, &item, landed).await,
                 Err(outcome) => parking.clean_up(&tools).await.map(|()| Err(outcome)),
@@ -115,6 +119,9 @@ pub(super) async fn pull(
                 Ok(outcome) => {
                     if exposes {
                         turn.cleaned().await;
+                    }
+                    if cut_off {
+                        tokio::spawn(parking.look_again(tools));
                     }
                     outcome
                 }
@@ -262,6 +269,16 @@ impl Parking {
         self.remove(tools, None).await?;
         tokio::time::sleep(AFTERMATH).await;
         self.remove(tools, None).await.map(drop)
+    }
+
+    /// A busy runtime may bring what was cancelled long after. That is looked for beside everything else.
+    async fn look_again(mut self, tools: Arc<Tools>) {
+        for wait in LATER {
+            tokio::time::sleep(wait).await;
+            if let Err(error) = self.remove(&tools, None).await {
+                tracing::warn!(%error, image = self.source, "cannot tell whether a private image was left");
+            }
+        }
     }
 
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
