@@ -35,6 +35,8 @@ pub enum Policy {
 /// Changes and observations on the way to the runtime and back, in the order in which features added them.
 #[derive(Debug, Default)]
 pub struct Forward {
+    /// Waited for before the call goes on.
+    pub first: Vec<First>,
     /// Changes of the request message.
     pub request: Vec<Step<Patch>>,
     /// Changes and observations of each reply message.
@@ -68,10 +70,13 @@ pub enum OnReply {
 /// What a feature makes of one message.
 pub type Look<T> = Box<dyn FnMut(&Bytes) -> Result<T, Error> + Send>;
 
+/// Something that has to come to its end before a call goes on. Who adds it sees to it that this is soon.
+pub struct First(pub BoxFuture<'static, ()>);
+
 /// Sees how the call ended.
 pub struct OnEnd(pub Box<dyn FnOnce(Code) + Send>);
 
-// === impl Plan, OnReply, OnEnd ===
+// === impl Plan, OnReply, First, OnEnd ===
 
 impl fmt::Debug for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,6 +96,12 @@ impl fmt::Debug for OnReply {
             Self::Count(..) => "Count",
             Self::Map(_) => "Map",
         })
+    }
+}
+
+impl fmt::Debug for First {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("First")
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | call | what is done |
 //! |---|---|
-//! | ListImages, StreamImages | pinned images are marked, hidden ones left out |
+//! | ListImages, StreamImages | pinned images are marked, hidden ones left out; before that, pins give way if space is short |
 //! | ImageStatus | the same; a mapped name that the runtime does not have is asked for under its other name |
 //! | RemoveImage | refused for a pinned image, because the kubelet frees space by it |
 //!
@@ -24,7 +24,7 @@ use http::HeaderMap;
 use tonic::Code;
 
 use crate::cri::frame::Frame;
-use crate::cri::plan::{OnEnd, OnReply, Step};
+use crate::cri::plan::{First, OnEnd, OnReply, Step};
 use crate::cri::{Call, Forward, Method, Plan, Policy, Raw, read, view};
 use crate::error::{Error, Kind, Origin};
 use crate::intercept::{Feature, RuntimeCall};
@@ -54,6 +54,7 @@ impl Images {
     }
 
     fn list(&self, call: &Call, forward: &mut Forward) -> Result<(), Error> {
+        forward.first.extend(self.sight.settled().map(First));
         if !self.sight.changes_images() {
             return Ok(());
         }

@@ -50,6 +50,8 @@ pub(super) struct Actor {
     commands: mpsc::WeakSender<Command>,
     attempts: HashMap<Id, (u64, Instant, AbortOnDropHandle<()>)>,
     pins: BTreeMap<Id, Pin>,
+    /// Items for which something is kept, pinned or parked.
+    kept: BTreeSet<Id>,
     /// Changed and not on disk yet, because the disk did not take it.
     dirty: BTreeSet<Id>,
     dirty_meta: bool,
@@ -111,6 +113,7 @@ impl Actor {
             commands,
             attempts: HashMap::new(),
             pins: BTreeMap::new(),
+            kept: BTreeSet::new(),
             dirty: BTreeSet::new(),
             dirty_meta: true,
             said: None,
@@ -287,13 +290,23 @@ impl Actor {
     /// Shows pins as they are now.
     fn see_pins(&mut self, changed: &BTreeSet<Id>) {
         let mut differs = false;
+        let kept_any = !self.kept.is_empty();
         for id in changed {
-            let pin = self.queue.get(*id).and_then(pin_of);
+            let item = self.queue.get(*id);
+            if item.is_some_and(|item| item.status.kept.is_some()) {
+                self.kept.insert(*id);
+            } else {
+                self.kept.remove(id);
+            }
+            let pin = item.and_then(pin_of);
             differs |= self.pins.get(id) != pin.as_ref();
             match pin {
                 Some(pin) => self.pins.insert(*id, pin),
                 None => self.pins.remove(id),
             };
+        }
+        if kept_any == self.kept.is_empty() {
+            self.tools.sight.set_keeps(!kept_any);
         }
         if differs {
             self.tools.sight.set_pins(self.pins.values().cloned());

@@ -287,7 +287,9 @@ async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::
         looks: park::Looks::default(),
         instance: found.instance.clone(),
     });
-    tokio::spawn(keeper::run(tools.clone(), commands.clone()));
+    let (asked, asks) = mpsc::channel(keeper::ASKS);
+    tools.sight.kept_by(asked);
+    tokio::spawn(keeper::run(tools.clone(), commands.clone(), asks));
     Actor::new(found, store, sealer, tools, parts.metrics, commands).run(receiver).await;
 }
 

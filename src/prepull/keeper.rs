@@ -1,5 +1,7 @@
 //! Looks after what is kept: it gives way before the disk is full, and what is parked does not expire.
 
+mod space;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,38 +9,58 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::prepull::attempt::Tools;
-use crate::prepull::check::{self, Hold};
 use crate::prepull::handle::Command;
-use crate::prepull::item::{How, Id};
+use crate::prepull::item::{How, Id, Item, Reason};
 use crate::prepull::park;
 use crate::prepull::queue::Event;
+use crate::prepull::sight::Asked;
+use crate::pull::Class;
 
-/// How often space is looked at. The kubelet looks every ten seconds.
+use space::Space;
+
+/// How often space is looked at without being asked. The kubelet looks every ten seconds.
 const EVERY: Duration = Duration::from_secs(5);
+
+/// How many may ask at once.
+pub(super) const ASKS: usize = 16;
 
 /// How often the leases of what is parked are looked at, and how old they become.
 const LEASES_EVERY: Duration = Duration::from_secs(10 * 60);
 const RENEW_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// Something that is kept.
+/// Something that is kept for an item.
 #[derive(Debug, Clone)]
 struct Kept {
-    hold: Hold<Id>,
+    id: Id,
     how: How,
+    /// The image's ID.
+    image: String,
+    /// Whether it is there because crisp has pulled it.
+    pulled: bool,
+    class: Class,
+    priority: i32,
+    /// Since when, in milliseconds.
+    since: u64,
+    bytes: u64,
 }
 
-/// Runs as long as the queue does.
-pub(super) async fn run(tools: Arc<Tools>, commands: mpsc::WeakSender<Command>) {
-    // Pins that gave way free nothing by themselves: the kubelet's garbage collection does, when it gets there.
-    let mut given_way = 0;
+/// Runs as long as the queue does. Whoever asks is answered when space has been looked at.
+pub(super) async fn run(
+    tools: Arc<Tools>,
+    commands: mpsc::WeakSender<Command>,
+    mut asks: mpsc::Receiver<Asked>,
+) {
+    let mut space = Space::default();
     let mut leases_looked_at: Option<Instant> = None;
+    let mut asked: Vec<Asked> = Vec::new();
     loop {
         let Some(kept) = kept(&commands).await else { return };
-        if !kept.is_empty() {
-            let ids = too_much(&tools, &kept, &mut given_way).await;
-            if !ids.is_empty() && !send(&commands, Event::GiveWay(ids)).await {
-                return;
-            }
+        if !kept.is_empty() && !space.look(&tools, &kept, &commands).await {
+            return;
+        }
+        for asked in asked.drain(..) {
+            // Who asked may have gone.
+            let _ = asked.send(());
         }
         if leases_looked_at.is_none_or(|at| at.elapsed() >= LEASES_EVERY)
             && tools.coordinator.supports_leases().await
@@ -48,30 +70,11 @@ pub(super) async fn run(tools: Arc<Tools>, commands: mpsc::WeakSender<Command>) 
                 Err(error) => tracing::debug!(%error, "cannot look after what is parked yet"),
             }
         }
-        tokio::time::sleep(EVERY).await;
-    }
-}
-
-/// What has to give way now.
-async fn too_much(tools: &Tools, kept: &[Kept], given_way: &mut u64) -> Vec<Id> {
-    let holds: Vec<_> = kept.iter().map(|kept| kept.hold.clone()).collect();
-    let mut ids: BTreeSet<Id> =
-        check::over_bound(tools.settings.max_pinned_bytes, &holds).into_iter().collect();
-    if let Some(space) = tools.node.space(&tools.images).await {
-        let floor = tools.settings.pin_floor;
-        let going = check::give_way(space.free, space.total, floor, 0, &holds);
-        if going.is_empty() {
-            *given_way = 0;
-        }
-        ids.extend(check::give_way(space.free, space.total, floor, *given_way, &holds));
-    }
-    for kept in kept.iter().filter(|kept| ids.contains(&kept.hold.id)) {
-        tracing::info!(item = kept.hold.id, how = ?kept.how, "gives way for want of disk space");
-        if kept.how == How::Pinned {
-            *given_way = given_way.saturating_add(kept.hold.bytes);
+        tokio::select! {
+            count = asks.recv_many(&mut asked, ASKS) => if count == 0 { return },
+            () = tokio::time::sleep(EVERY) => {}
         }
     }
-    ids.into_iter().collect()
 }
 
 /// Deletes leases of items that are no more, renews old ones, and tells of those that are gone.
@@ -81,8 +84,7 @@ async fn look_after_leases(
     commands: &mpsc::WeakSender<Command>,
 ) -> Result<(), crate::containerd::Error> {
     let leases = tools.containerd.parked_leases().await?;
-    let parked: Vec<Id> =
-        kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.hold.id).collect();
+    let parked: Vec<Id> = kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.id).collect();
     let owners: BTreeSet<String> = parked.iter().map(|id| park::owner(tools, *id)).collect();
     for lease in &leases {
         let owner = lease.parked_for().unwrap_or_default();
@@ -109,21 +111,29 @@ async fn look_after_leases(
     Ok(())
 }
 
+// === impl Kept ===
+
+impl Kept {
+    fn of(item: &Item) -> Option<Self> {
+        let kept = item.status.kept.as_ref()?;
+        Some(Self {
+            id: item.id,
+            how: kept.how,
+            image: item.status.image_id.as_ref().unwrap_or(&item.source).clone(),
+            pulled: item.status.reason == Reason::Pulled,
+            class: item.spec.class,
+            priority: item.spec.priority,
+            since: item.status.finished.unwrap_or_default().0,
+            bytes: kept.bytes,
+        })
+    }
+}
+
 /// What is kept now. `None`: there is no queue any more.
 async fn kept(commands: &mpsc::WeakSender<Command>) -> Option<Vec<Kept>> {
     let (answer, answered) = oneshot::channel();
     let look = Box::new(move |queue: &crate::prepull::queue::Queue| {
-        let kept = queue.items().filter_map(|item| {
-            let kept = item.status.kept.as_ref()?;
-            let hold = Hold {
-                id: item.id,
-                class: item.spec.class,
-                priority: item.spec.priority.into(),
-                since: item.status.finished.unwrap_or_default().0,
-                bytes: kept.bytes,
-            };
-            Some(Kept { hold, how: kept.how })
-        });
+        let kept = queue.items().filter_map(Kept::of);
         // Who asked may have gone.
         let _ = answer.send(kept.collect());
     });

@@ -149,7 +149,8 @@ pub(super) async fn release(tools: &Tools, id: Id) {
     let given_up = async {
         for lease in tools.containerd.parked_leases().await? {
             if lease.parked_for() == Some(&owner) {
-                // Otherwise containerd collects its garbage only when a hundred other things have changed.
+                // When this returns, the space is free; otherwise containerd collects its garbage only when a hundred other
+                // things have changed.
                 tools.containerd.delete_lease(&lease.id, true).await?;
             }
         }

@@ -28,9 +28,12 @@ mod pins;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::watch;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cri::view;
 use crate::image::Reference;
@@ -39,6 +42,9 @@ pub use guard::{Claim, HideGuard, Pulling};
 use hiding::Hiding;
 pub use hiding::MAX_BROUGHT;
 use pins::Pins;
+
+/// How long a list of images waits for what is kept to give way. The kubelet gives it two minutes.
+const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 
 /// The table. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -80,7 +86,12 @@ struct Inner {
     state: Mutex<State>,
     /// Tells when a pull or a claim has ended.
     ended: watch::Sender<()>,
+    /// Who sees to it that what is kept gives way.
+    keeper: OnceLock<mpsc::Sender<Asked>>,
 }
+
+/// Told when what is kept has given way as far as it has to.
+pub type Asked = oneshot::Sender<()>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -88,11 +99,14 @@ struct State {
     hiding: Hiding,
     /// Names that the runtime may not have, to those that it has.
     maps: HashMap<String, String>,
+    /// Whether anything is kept, pinned or parked.
+    keeps: bool,
 }
 
 const PINS: u8 = 1;
 const HIDDEN: u8 = 2;
 const MAPS: u8 = 4;
+const KEEPS: u8 = 8;
 
 // === impl Sight: what the queue writes ===
 
@@ -102,6 +116,17 @@ impl Sight {
         let pins = Pins::new(pins);
         // What was there before is dropped when the lock is free again.
         drop(self.change(|state| state.pins.replace(pins)));
+    }
+
+    /// Says whether anything is kept that may have to give way.
+    pub fn set_keeps(&self, keeps: bool) {
+        self.change(|state| state.keeps = keeps);
+    }
+
+    /// Names who is asked before images are listed. Only the first one is.
+    pub fn kept_by(&self, keeper: mpsc::Sender<Asked>) {
+        // A second queue on the same table would be a mistake of ours, and a harmless one.
+        let _ = self.inner.keeper.set(keeper);
     }
 
     /// Notes from now on what others bring, and hides nothing yet.
@@ -166,6 +191,7 @@ impl Sight {
             (!state.pins.is_empty(), PINS),
             (state.hiding.hides_anything(), HIDDEN),
             (!state.maps.is_empty(), MAPS),
+            (state.keeps, KEEPS),
         ];
         let filled = filled.iter().filter(|(filled, _)| *filled).fold(0, |all, (_, part)| all | part);
         self.inner.filled.store(filled, Ordering::Release);
@@ -189,6 +215,19 @@ impl Sight {
     /// Whether an image in a reply may have to be changed.
     pub fn changes_images(&self) -> bool {
         self.filled() & (PINS | HIDDEN) != 0
+    }
+
+    /// To be waited for before images are listed, if anything is kept: when the kubelet lists images to free space, what
+    /// has to give way has done so. Otherwise it would see it pinned, and evict a pod.
+    pub fn settled(&self) -> Option<BoxFuture<'static, ()>> {
+        if self.filled() & KEEPS == 0 {
+            return None;
+        }
+        let (asked, answer) = oneshot::channel();
+        // So many wait already that one more does not matter.
+        self.inner.keeper.get()?.try_send(asked).ok()?;
+        // A list that comes too late is worse than one that shows a pin too many.
+        Some(tokio::time::timeout(SETTLED_WITHIN, answer).map(drop).boxed())
     }
 
     /// What becomes of these images. The pinned ones are remembered, so that RemoveImage knows them by all their names.

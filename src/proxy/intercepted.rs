@@ -64,6 +64,13 @@ pub(super) async fn run(
     }
     match plan {
         Plan::Forward(forward) => {
+            for first in forward.first {
+                tokio::select! {
+                    biased;
+                    () = first.0 => {}
+                    () = downstream.gone() => return,
+                }
+            }
             parts.headers = call.metadata;
             downstream.observation.tell(forward.end);
             let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics())

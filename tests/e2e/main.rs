@@ -5,6 +5,7 @@
 mod conformance;
 mod crictl;
 mod images;
+mod kubelet_prepull;
 mod kubelet_pulls;
 #[path = "../support/lab/mod.rs"]
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]

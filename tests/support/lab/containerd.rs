@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::disk::Disk;
 use super::network::{Network, plugins};
 use super::process::Process;
 use super::registry::Registry;
@@ -34,7 +35,17 @@ impl Containerd {
 
     /// Starts a containerd whose shim is in the same folder as `binary`.
     pub(crate) fn start(binary: &Path) -> Self {
+        Self::start_in(Scratch::new(), binary)
+    }
+
+    /// The same with its images and containers on a filesystem of so many MiB.
+    pub(crate) fn start_on_a_disk(binary: &Path, mebibytes: u64) -> (Self, Disk) {
         let scratch = Scratch::new();
+        let disk = Disk::mount(&scratch, "root", mebibytes);
+        (Self::start_in(scratch, binary), disk)
+    }
+
+    fn start_in(scratch: Scratch, binary: &Path) -> Self {
         let network = Network::claim();
         let registry = Registry::shared();
         network.write_cni(&scratch.join("cni"), true);

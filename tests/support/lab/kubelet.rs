@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::api::{Api, NODE};
 use super::cgroup::CgroupRoot;
 use super::network::free_ports;
 use super::parts::peer_dir;
@@ -33,15 +34,30 @@ pub(crate) struct Running {
 impl Kubelet {
     /// Starts the kubelet of a Go peer. `images` is set when only the image service goes through crisp.
     pub(crate) fn start(peer: &str, runtime: &str, images: Option<&str>) -> Self {
-        Self::start_with(peer, runtime, images, json!({}))
+        Self::start_with(peer, runtime, images, None, &json!({}))
     }
 
     /// Starts a kubelet that keeps a control group for every pod, as on a real node.
     pub(crate) fn start_below(root: &CgroupRoot, peer: &str, runtime: &str) -> Self {
-        Self::start_with(peer, runtime, None, json!({"cgroupsPerQOS": true, "cgroupRoot": root.name()}))
+        Self::start_as_told(root, peer, runtime, None, &json!({}))
     }
 
-    fn start_with(peer: &str, runtime: &str, images: Option<&str>, more: Value) -> Self {
+    /// The same with more in its configuration, and with an API server if there is one.
+    pub(crate) fn start_as_told(
+        root: &CgroupRoot,
+        peer: &str,
+        runtime: &str,
+        api: Option<&Api>,
+        more: &Value,
+    ) -> Self {
+        let mut all = json!({"cgroupsPerQOS": true, "cgroupRoot": root.name()});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            all[key] = value.clone();
+        }
+        Self::start_with(peer, runtime, None, api, &all)
+    }
+
+    fn start_with(peer: &str, runtime: &str, images: Option<&str>, api: Option<&Api>, more: &Value) -> Self {
         let scratch = Scratch::new();
         fs::create_dir_all(scratch.join("manifests")).expect("make a folder");
         let ports @ [read_only, _, _] = free_ports();
@@ -52,7 +68,12 @@ impl Kubelet {
         let config = scratch.write("config.json", &config.to_string());
         let mut command = Command::new(peer_dir(peer).join("kubelet"));
         command.arg("--config").arg(config).arg("--root-dir").arg(scratch.join("root"));
-        command.arg("--cert-dir").arg(scratch.join("pki")).arg("--hostname-override=crisp-node").arg("--v=2");
+        command.arg("--cert-dir").arg(scratch.join("pki")).arg(format!("--hostname-override={NODE}"));
+        command.arg("--v=2");
+        if let Some(api) = api {
+            let kubeconfig = scratch.write("kubeconfig.json", &api.kubeconfig().to_string());
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
         let process = Process::start(peer, command, &scratch.join("kubelet.log"));
         let mut kubelet = Self { process, address: format!("127.0.0.1:{read_only}"), scratch };
         let ready = wait::try_until(Duration::from_secs(60), || match kubelet.process.ended() {
@@ -76,11 +97,7 @@ impl Kubelet {
     /// Gives the kubelet a pod that costs next to nothing: its image is pulled only if it is not there, and has to
     /// have `/bin/busybox`. Nothing probes it.
     pub(crate) fn add_idle_pod(&self, name: &str, image: &str) {
-        let script = "trap 'exit 0' TERM; /bin/busybox tail -f /dev/null & wait";
-        let command = ["/bin/busybox", "sh", "-c", script];
-        let container =
-            json!({"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": command});
-        self.place(name, &container);
+        self.place(name, &idle_container(image));
     }
 
     fn place(&self, name: &str, container: &Value) {
@@ -156,9 +173,16 @@ impl Drop for Kubelet {
     }
 }
 
+/// A container that does nothing, of an image that has `/bin/busybox`.
+pub(crate) fn idle_container(image: &str) -> Value {
+    let script = "trap 'exit 0' TERM; /bin/busybox tail -f /dev/null & wait";
+    let command = ["/bin/busybox", "sh", "-c", script];
+    json!({"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": command})
+}
+
 /// A pod by its name: the kubelet adds the node's name to that of a static pod.
 fn find<'a>(pods: &'a Value, name: &str) -> Option<&'a Value> {
-    pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-crisp-node"))
+    pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-{NODE}"))
 }
 
 /// A pod's container, if it runs and is ready.
@@ -212,6 +236,9 @@ fn config(scratch: &Scratch, runtime: &str, images: &str, [read_only, port, heal
         // Otherwise the kubelet itself puts pulls in a row and crisp never sees two at once.
         "serializeImagePulls": false,
         "registryPullQPS": 0,
+        // What the lab's API server speaks and does; without one this is not looked at.
+        "contentType": "application/json",
+        "configMapAndSecretChangeDetectionStrategy": "Get",
         "resolvConf": "",
         "fileCheckFrequency": "1s",
         "syncFrequency": "5s",

@@ -4,12 +4,14 @@
 //! dropped, also when the test fails: processes by their ids, pods, mounts, bridges, folders. Several nodes may run at
 //! once, in one test program or in several, so nothing here uses a fixed port, subnet, socket or name.
 
+pub(crate) mod api;
 pub(crate) mod cgroup;
 pub(crate) mod client;
 pub(crate) mod containerd;
 pub(crate) mod crio;
 pub(crate) mod crisp;
 pub(crate) mod critest;
+pub(crate) mod disk;
 pub(crate) mod images;
 pub(crate) mod kubelet;
 pub(crate) mod network;
