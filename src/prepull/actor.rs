@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::prepull::attempt::Tools;
 use crate::prepull::dry;
 use crate::prepull::handle::{Command, Refusal};
-use crate::prepull::item::{How, Id, Item};
+use crate::prepull::item::{How, Id, Item, Trace};
 use crate::prepull::park;
 use crate::prepull::queue::{Action, Added, Answer, Event, Limits, Outcome, Queue, Step};
 use crate::prepull::record;
@@ -24,6 +24,7 @@ use crate::store::{Batch, Store};
 
 /// The store's table of items, and what else is written down.
 const ITEMS: &str = "prepull.items";
+const TRACES: &str = "prepull.traces";
 const NEXT_ID: &str = "prepull.nextId";
 const PAUSED: &str = "prepull.paused";
 const INSTANCE: &str = "prepull.instance";
@@ -36,9 +37,6 @@ const COMMIT_SIZE: usize = 12 << 20;
 
 /// How long after a failed commit it is tried again.
 const COMMIT_AGAIN: Duration = Duration::from_secs(1);
-
-/// How long after a failure what a crash has left is looked for again.
-const CLEAN_AGAIN: Duration = Duration::from_secs(1);
 
 /// The queue and all that belongs to it.
 pub(super) struct Actor {
@@ -86,7 +84,16 @@ pub(super) fn read(store: &Store, sealer: &Sealer, limits: Limits) -> anyhow::Re
         Some(instance) => instance,
         None => crate::pull::key::KeyMaker::new()?.instance(),
     };
+    let mut traces = Vec::new();
+    for (id, data) in store.load(TRACES)? {
+        next_id = next_id.max(id.saturating_add(1));
+        match serde_json::from_slice(&data) {
+            Ok(trace) => traces.push((id, trace)),
+            Err(error) => tracing::error!(item = id, %error, "what an item has left cannot be read"),
+        }
+    }
     let mut queue = Queue::new(limits, items, next_id, now);
+    queue.put_traces(traces);
     if number(PAUSED)? != 0 {
         queue.step(Event::Pause(true), now);
     }
@@ -128,8 +135,10 @@ impl Actor {
                 self.tools.sight.map_name(&item.image, &item.source);
             }
         }
-        for item in self.queue.items().filter(|item| item.status.exposed).cloned() {
-            tokio::spawn(clean(self.tools.clone(), item, self.commands.clone()));
+        for (id, trace) in self.queue.traces() {
+            // Hidden before any attempt begins, or that would take what was left for an image that is there.
+            let left = park::Left::new(&self.tools, id, trace.clone());
+            tokio::spawn(clean(self.tools.clone(), left, self.commands.clone()));
         }
         let all: Vec<Id> = self.queue.items().map(|item| item.id).collect();
         self.see_pins(&all.into_iter().collect());
@@ -172,7 +181,6 @@ impl Actor {
                     changed.extend(step.changed);
                 }
                 Command::Do(event, asker) => {
-                    self.clean_removed(&event);
                     self.dirty_meta |= matches!(event, Event::Pause(_) | Event::Add(_));
                     let step = self.step(event);
                     actions.extend(step.actions);
@@ -230,16 +238,6 @@ impl Actor {
         self.queue.step(event, Time::now())
     }
 
-    /// An item that goes takes what it may have left in sight with it. An attempt that runs sees to that itself.
-    fn clean_removed(&self, event: &Event) {
-        if let Event::Remove(id) = event
-            && let Some(item) = self.queue.get(*id).filter(|item| item.status.exposed)
-            && !self.attempts.contains_key(id)
-        {
-            tokio::spawn(clean(self.tools.clone(), item.clone(), self.commands.clone()));
-        }
-    }
-
     /// New items that could not be written down were not taken.
     fn take_back(&mut self, answers: &[(oneshot::Sender<Result<Answer, Refusal>>, Answer)]) -> Vec<Action> {
         let mut actions = Vec::new();
@@ -273,7 +271,13 @@ impl Actor {
                 size = 0;
             }
             match self.queue.get(*id) {
-                None => batch.remove(ITEMS, *id),
+                None => {
+                    match self.queue.trace(*id).map(serde_json::to_vec) {
+                        Some(trace) => batch.put(TRACES, *id, trace.map_err(|error| error.to_string())?),
+                        None => batch.remove(TRACES, *id),
+                    };
+                    batch.remove(ITEMS, *id)
+                }
                 Some(item) => {
                     let data = record::encode(item, &self.sealer).map_err(|error| error.to_string())?;
                     size += data.len();
@@ -359,16 +363,16 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Notes on disk that a private image may be seen from now on. Nothing may be pulled before this is true.
-    pub(super) async fn expose(&self) -> bool {
+    pub(super) async fn expose(&self, trace: Trace) -> bool {
         let (answer, answered) = oneshot::channel();
-        let note = Command::Do(Event::Exposes(self.id, self.token), answer);
+        let note = Command::Do(Event::Exposes(self.id, self.token, trace), answer);
         self.commands.send(note).await.is_ok() && matches!(answered.await, Ok(Ok(Answer::Done)))
     }
 
-    /// What an attempt that was stopped could have left is gone.
+    /// Nothing can be seen any more.
     pub(super) async fn cleaned(&self) {
-        // Nobody is there to hear of it when crisp shuts down.
-        let _ = self.commands.send(Command::Report(Event::Cleaned(self.id))).await;
+        // Nobody is there to hear of it when crisp shuts down; it is looked for at the next start.
+        let _ = self.commands.send(Command::Report(Event::Cleaned(self.id, self.token))).await;
     }
 
     /// Bytes may come from now on, or not.
@@ -379,19 +383,11 @@ impl Turns {
 }
 
 /// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
-async fn clean(tools: Arc<Tools>, item: Item, commands: mpsc::WeakSender<Command>) {
-    let _hidden = tools.sight.hide([&item.source]);
-    // The runtime may have been about to finish it.
-    for wait in [Duration::ZERO, park::AFTERMATH] {
-        tokio::time::sleep(wait).await;
-        while let Err(error) = park::clean(&tools, &item).await {
-            tracing::debug!(%error, image = item.source, "cannot look for what a crash has left yet");
-            tokio::time::sleep(CLEAN_AGAIN).await;
-        }
-    }
+async fn clean(tools: Arc<Tools>, mut left: park::Left, commands: mpsc::WeakSender<Command>) {
+    left.remove(&tools).await;
     if let Some(commands) = commands.upgrade() {
         // Nobody is there to hear of it when crisp shuts down.
-        let _ = commands.send(Command::Report(Event::Cleaned(item.id))).await;
+        let _ = commands.send(Command::Report(Event::Cleaned(left.id, 0))).await;
     }
 }
 

@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::image::Reference;
 use crate::prepull::attempt::Tools;
 use crate::prepull::item::Item;
-use crate::prepull::park::Parking;
+use crate::prepull::park::{self, Parking};
 use crate::prepull::queue::Outcome;
 use crate::prepull::secret::{Credential, matching};
 use crate::prepull::spec::Wanted;
@@ -112,7 +112,7 @@ async fn measure(
     reference: &Reference,
     credential: Option<&Credential>,
 ) -> Result<(u64, u64), String> {
-    let parking = Parking::prepare(tools, item).await.map_err(words_of)?;
+    let mut parking = Parking::prepare(tools, item).await.map_err(words_of)?;
     let began = SystemTime::now();
     let auth = credential.map(Credential::auth_config);
     let request = Request::own(OwnRequest {
@@ -147,7 +147,7 @@ async fn measure(
         }
     };
     pull.cancel();
-    parking.clean_up(tools, item).await.map_err(words_of)?;
+    parking.clean_up(tools).await.map_err(|error| words_of(park::still_there(error)))?;
     measured
 }
 

@@ -59,12 +59,21 @@ pub struct Status {
     /// What is kept on the node for the owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
-    /// Whether an attempt may have left a private image for all to see, if it was cut off.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub exposed: bool,
+    /// What an attempt may have left for all to see, if it was cut off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exposed: Option<Trace>,
     /// The last transitions, the oldest first.
     #[serde(default)]
     pub history: Vec<Transition>,
+}
+
+/// A private image that everybody may see until it has been parked, or removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The name it is pulled by, normalised.
+    pub source: String,
+    /// Since when. What is older was there before.
+    pub since: Time,
 }
 
 /// Where an item stands.
@@ -177,7 +186,7 @@ impl Item {
             finished: None,
             image_id: None,
             kept: None,
-            exposed: false,
+            exposed: None,
             history: Vec::new(),
         };
         Self { id, image, source, spec, status }

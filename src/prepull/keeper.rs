@@ -2,7 +2,7 @@
 
 mod space;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,7 +12,7 @@ use crate::prepull::attempt::Tools;
 use crate::prepull::handle::Command;
 use crate::prepull::item::{How, Id, Item, Reason};
 use crate::prepull::park;
-use crate::prepull::queue::Event;
+use crate::prepull::queue::{Event, Queue};
 use crate::prepull::sight::Asked;
 use crate::pull::Class;
 
@@ -25,8 +25,11 @@ const EVERY: Duration = Duration::from_secs(5);
 pub(super) const ASKS: usize = 16;
 
 /// How often the leases of what is parked are looked at, and how old they become.
-const LEASES_EVERY: Duration = Duration::from_secs(10 * 60);
+const LEASES_EVERY: Duration = Duration::from_secs(60);
 const RENEW_AFTER: Duration = Duration::from_secs(6 * 60 * 60);
+
+/// How old a lease of another store's item gets before it is deleted: its crisp may just be giving way to this one.
+const FOREIGN_AFTER: Duration = Duration::from_secs(10 * 60);
 
 /// Something that is kept for an item.
 #[derive(Debug, Clone)]
@@ -54,7 +57,7 @@ pub(super) async fn run(
     let mut leases_looked_at: Option<Instant> = None;
     let mut asked: Vec<Asked> = Vec::new();
     loop {
-        let Some(kept) = kept(&commands).await else { return };
+        let Some(kept) = look(&commands, Kept::of_all).await else { return };
         if !kept.is_empty() && !space.look(&tools, &kept, &commands).await {
             return;
         }
@@ -77,31 +80,50 @@ pub(super) async fn run(
     }
 }
 
-/// Deletes leases of items that are no more, renews old ones, and tells of those that are gone.
+/// What an item needs of leases.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    /// The one by which it is parked.
+    Parked,
+    /// None.
+    Nothing,
+    /// It is not finished: an attempt may be about to park, or profit from what one before it has parked.
+    Unknown,
+}
+
+/// Deletes leases that nobody needs any more, renews old ones, and tells of those that are gone.
 async fn look_after_leases(
     tools: &Tools,
     kept: &[Kept],
     commands: &mpsc::WeakSender<Command>,
 ) -> Result<(), crate::containerd::Error> {
-    let leases = tools.containerd.parked_leases().await?;
-    let parked: Vec<Id> = kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.id).collect();
-    let owners: BTreeSet<String> = parked.iter().map(|id| park::owner(tools, *id)).collect();
+    let mut leases = tools.containerd.parked_leases().await?;
+    // After the leases: an item is there before its lease.
+    let Some(items) = look(commands, Need::of_all).await else { return Ok(()) };
+    // The latest is the one that an item was parked with.
+    leases.sort_by_key(|lease| std::cmp::Reverse((lease.created_at, lease.id.clone())));
+    let mut parked = BTreeSet::new();
     for lease in &leases {
-        let owner = lease.parked_for().unwrap_or_default();
         let age = lease.created_at.and_then(|time| SystemTime::now().duration_since(time).ok());
-        if !owners.contains(owner) {
-            // An attempt that is just parking has no word of it in the queue yet.
-            if age.is_some_and(|age| age > LEASES_EVERY) {
-                tools.containerd.delete_lease(&lease.id, false).await?;
-            }
-        } else if age.is_some_and(|age| age > RENEW_AFTER) {
+        let older = |limit| age.is_some_and(|age| age > limit);
+        let needed = match park::item_of(tools, lease.parked_for().unwrap_or_default()) {
+            None => !older(FOREIGN_AFTER),
+            Some(id) => match items.get(&id) {
+                None | Some(Need::Nothing) => false,
+                Some(Need::Parked) => parked.insert(id),
+                Some(Need::Unknown) => true,
+            },
+        };
+        if !needed {
+            tools.containerd.delete_lease(&lease.id, false).await?;
+        } else if older(RENEW_AFTER) {
             let renewed = format!("{}-r", lease.id.trim_end_matches("-r"));
             let renewed =
                 if renewed == lease.id { lease.id.trim_end_matches("-r").to_owned() } else { renewed };
             tools.containerd.renew_lease(&lease.id, &renewed).await?;
         }
     }
-    for id in parked {
+    for id in kept.iter().filter(|kept| kept.how == How::Parked).map(|kept| kept.id) {
         let owner = park::owner(tools, id);
         if !leases.iter().any(|lease| lease.parked_for() == Some(owner.as_str())) {
             tracing::warn!(item = id, "what was parked is gone; it is pulled again");
@@ -111,9 +133,29 @@ async fn look_after_leases(
     Ok(())
 }
 
+// === impl Need ===
+
+impl Need {
+    fn of(item: &Item) -> Self {
+        match &item.status.kept {
+            _ if !item.is_finished() => Self::Unknown,
+            Some(kept) if kept.how == How::Parked => Self::Parked,
+            _ => Self::Nothing,
+        }
+    }
+
+    fn of_all(queue: &Queue) -> BTreeMap<Id, Self> {
+        queue.items().map(|item| (item.id, Self::of(item))).collect()
+    }
+}
+
 // === impl Kept ===
 
 impl Kept {
+    fn of_all(queue: &Queue) -> Vec<Self> {
+        queue.items().filter_map(Self::of).collect()
+    }
+
     fn of(item: &Item) -> Option<Self> {
         let kept = item.status.kept.as_ref()?;
         Some(Self {
@@ -129,13 +171,15 @@ impl Kept {
     }
 }
 
-/// What is kept now. `None`: there is no queue any more.
-async fn kept(commands: &mpsc::WeakSender<Command>) -> Option<Vec<Kept>> {
+/// Looks at the queue. `None`: there is none any more.
+async fn look<T: Send + 'static>(
+    commands: &mpsc::WeakSender<Command>,
+    look: impl FnOnce(&Queue) -> T + Send + 'static,
+) -> Option<T> {
     let (answer, answered) = oneshot::channel();
-    let look = Box::new(move |queue: &crate::prepull::queue::Queue| {
-        let kept = queue.items().filter_map(Kept::of);
+    let look = Box::new(move |queue: &Queue| {
         // Who asked may have gone.
-        let _ = answer.send(kept.collect());
+        let _ = answer.send(look(queue));
     });
     commands.upgrade()?.send(Command::Look(look)).await.ok()?;
     answered.await.ok()

@@ -4,31 +4,78 @@
 //! those that somebody else has brought. Nothing is removed that was there before the pull, or that anybody else has
 //! pulled since; and as long as it lasts, crisp's socket does not show the image.
 //!
-//! A private pull runs in a task of its own that cleans up behind itself when its attempt is stopped. For a crash the
-//! item says on disk that such a pull is under way ([`Item::status`]`.exposed`), and [`clean`] is done at the next start.
+//! A private pull runs in a task of its own that cleans up behind itself when its attempt is stopped. For a crash it is
+//! on disk that such a pull is under way ([`Trace`]), from before it begins until nothing of it is in sight any more,
+//! also if its item is removed meanwhile; at the next start what was [`Left`] is removed.
 
 mod before;
-mod unseen;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::containerd::{Error, cri_name};
+use crate::containerd::{Error, ImageRecord, cri_name};
+use crate::cri::view;
 use crate::image::Reference;
 use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
-use crate::prepull::item::{Id, Item, Reason};
+use crate::prepull::item::{Id, Item, Reason, Trace};
 use crate::prepull::queue::{Done, Outcome};
 use crate::prepull::secret::Credential;
+use crate::prepull::sight::{HideGuard, Shown};
 use crate::prepull::time::Time;
 use crate::prepull::verdict;
 use crate::pull::own::{Landed, LeaseGuard};
 
 pub(super) use before::Looks;
-pub(super) use unseen::{AFTERMATH, Parking, clean};
+use before::{Before, Flying};
+
+/// How long a pull that was cancelled may still bring something.
+const AFTERMATH: Duration = Duration::from_secs(2);
+
+/// And a busy one.
+const LATER: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(20)];
+
+/// How long CRI may take to follow when records are removed: it hears of it by events.
+const FOLLOWS: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// How long an image is hidden after its names are gone: a reply that was made before may still be on its way.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How long after a failure what may have been left is looked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What has to be known before a private pull.
+#[derive(Debug)]
+pub(super) struct Parking {
+    source: String,
+    before: Arc<Before>,
+    hidden: Lingering,
+    /// Held as long as the pull may bring something.
+    flying: Option<Flying>,
+    /// Since when everything that comes to the repository is taken for the pull's: of one that a crash has cut off nobody
+    /// knows what it has brought.
+    since: Option<SystemTime>,
+    /// What the name stood for when it was removed. The pull may not have been at its end.
+    seen: BTreeSet<String>,
+}
+
+/// What an item may have left for all to see.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// The item's number.
+    pub(super) id: Id,
+    parking: Parking,
+}
+
+/// Hides for [`LINGER`] longer than it lives.
+#[derive(Debug)]
+struct Lingering(Option<HideGuard>);
 
 /// Pulls an image that nobody is to see. It comes to a clean end also if the future is dropped.
 pub(super) async fn pull(
@@ -44,53 +91,127 @@ pub(super) async fn pull(
         let (tools, item, reference) = (tools.clone(), item.clone(), reference.clone());
         let (credential, turn) = (credential.clone(), turn.clone());
         async move {
-            let parking = Parking::prepare(&tools, &item).await?;
+            let mut parking = Parking::prepare(&tools, &item).await?;
             // On disk before anything can be seen. What is in sight already stays so, whatever happens.
-            if !parking.before.has_source(&item.source) && !turn.expose().await {
+            let exposes = !parking.before.has_source(&item.source);
+            let trace = Trace { source: item.source.clone(), since: Time::now() };
+            if exposes && !turn.expose(trace).await {
                 let message = "the queue cannot be written".into();
                 return Err(Outcome::Later { reason: Reason::Queued, message });
             }
             let landed = tokio::select! {
+                // One that has come to its end was not stopped: what it has brought would have to come again.
+                biased;
                 landed = tools.fly(&item, &reference, Some(&credential), &turn) => landed,
                 () = stopped.cancelled() => Err(Outcome::Later {
                     reason: Reason::Queued,
                     message: "stopped".into(),
                 }),
             };
-            let outcome = match landed {
+            // If the attempt was stopped meanwhile nobody hears of what was parked: the next attempt profits from it, or
+            // the keeper finds that nobody needs it.
+            let cut_off = landed.is_err();
+            let parked = match landed {
                 Ok(landed) => parking.park(&tools, &item, landed).await,
-                Err(outcome) => parking.clean_up(&tools, &item).await.and(Err(outcome)),
+                Err(outcome) => parking.clean_up(&tools).await.map(|()| Err(outcome)),
             };
-            if stopped.is_cancelled() {
-                if item.status.kept.is_none() && matches!(&outcome, Ok(Outcome::Done(done)) if done.parked) {
-                    // Nobody hears of it, so nobody would ever give it up.
-                    release(&tools, item.id).await;
+            match parked {
+                Ok(outcome) => {
+                    if exposes {
+                        turn.cleaned().await;
+                    }
+                    if cut_off {
+                        tokio::spawn(parking.look_again(tools));
+                    }
+                    outcome
                 }
-                if !matches!(outcome, Err(Outcome::Later { reason: Reason::RuntimeAway, .. })) {
-                    turn.cleaned().await;
+                Err(error) => {
+                    if stopped.is_cancelled() {
+                        Left { id: item.id, parking }.remove(&tools).await;
+                        turn.cleaned().await;
+                    }
+                    Err(still_there(error))
                 }
             }
-            outcome
         }
     };
     let gone = |_| Err(failed(Reason::Error, "the pull ended without a word".into(), false));
     tools.looks.tasks.spawn(task).await.unwrap_or_else(gone)
 }
 
+/// Removes what an attempt that was cut off may have left for all to see.
+pub(super) async fn clean(tools: &Tools, trace: &Trace) -> Result<(), Error> {
+    Parking::of(tools, trace).remove(tools, None).await.map(drop)
+}
+
+// === impl Left ===
+
+impl Left {
+    /// What is noted of an item. It is hidden until it is removed.
+    pub(super) fn new(tools: &Tools, id: Id, trace: Trace) -> Self {
+        Self { id, parking: Parking::of(tools, &trace) }
+    }
+
+    /// Removes it, as soon as that is possible. The runtime may still have been at work when crisp was not there any more.
+    pub(super) async fn remove(&mut self, tools: &Tools) {
+        while let Err(error) = self.parking.clean_up(tools).await {
+            tracing::debug!(%error, image = self.parking.source, "cannot look for what was left yet");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
 // === impl Parking ===
 
 impl Parking {
-    /// Hides what a pull has brought, for good.
-    async fn park(self, tools: &Tools, item: &Item, landed: Landed) -> Result<Outcome, Outcome> {
+    /// To be made before the pull.
+    pub(super) async fn prepare(tools: &Tools, item: &Item) -> Result<Self, Outcome> {
+        let hidden = tools.sight.watch([&item.source]);
+        let flying = tools.looks.flying(&item.source).await;
+        let _alone = tools.looks.alone().await;
+        let mut records = tools.containerd.images().await.map_err(containerd_failed)?;
+        let passing = passing(tools, &records);
+        records.retain(|record| !passing.contains(&record.target.digest));
+        let before = tools.looks.begin(&item.source, records, |name| tools.sight.was_brought(name));
+        hidden.hide_new(before.ids());
+        let (source, flying) = (item.source.clone(), Some(flying));
+        let hidden = Lingering(Some(hidden));
+        Ok(Self { source, before, hidden, flying, since: None, seen: BTreeSet::new() })
+    }
+
+    /// What is known of a pull that was cut off.
+    fn of(tools: &Tools, trace: &Trace) -> Self {
+        Self {
+            source: trace.source.clone(),
+            before: Arc::default(),
+            hidden: Lingering(Some(tools.sight.hide([&trace.source]))),
+            flying: None,
+            since: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(trace.since.0)),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// Hides what a pull has brought, for good. An error: something may be in sight still.
+    async fn park(
+        &mut self,
+        tools: &Tools,
+        item: &Item,
+        landed: Landed,
+    ) -> Result<Result<Outcome, Outcome>, Error> {
+        self.flying = None;
         if landed.reply.code() != Code::Ok {
             // It may have come to its end all the same, if the runtime went away with the reply.
-            self.remove(tools, item, None).await.map_err(still_there)?;
-            return Err(verdict::of_reply(&landed.reply));
+            self.remove(tools, None).await?;
+            return Ok(Err(verdict::of_reply(&landed.reply)));
         }
-        let image_id = image_ref(&landed.reply)?;
+        let image_id = match image_ref(&landed.reply) {
+            Ok(image_id) => image_id,
+            Err(outcome) => return self.remove(tools, None).await.map(|_| Err(outcome)),
+        };
         let seen = |note: &str| {
             let (image_id, note) = (image_id.clone(), note.to_owned());
-            Ok(Outcome::Done(Done { present: false, image_id, bytes: 0, parked: false, public: false, note }))
+            let done = Done { present: false, image_id, bytes: 0, parked: false, public: false, note };
+            Ok(Ok(Outcome::Done(done)))
         };
         if self.before.has_source(&item.source) {
             return seen("it was there before, so it is not hidden");
@@ -98,49 +219,174 @@ impl Parking {
         if landed.others {
             return seen("somebody else has pulled it too, so it is not hidden");
         }
-        let kept = self.keep(tools, item, landed.lease.as_ref().map(LeaseGuard::id)).await;
+        let lease = format!("crisp-parked-{}-{}-{}", tools.instance, item.id, Time::now().0);
+        let kept = self.keep(tools, item, landed.lease.as_ref().map(LeaseGuard::id), &lease).await;
         // Whatever became of the lease, nobody may see the image.
-        match self.remove(tools, item, Some(&image_id)).await {
-            Ok(true) => {}
-            Ok(false) => {
-                release(tools, item.id).await;
-                return seen("somebody else has pulled it too, so it is not hidden");
+        if !self.remove(tools, Some(&image_id)).await? {
+            if let Err(error) = tools.containerd.delete_lease(&lease, false).await {
+                tracing::debug!(%error, lease, "cannot give up what is not to be parked; it is tried again");
             }
-            Err(error) => return Err(still_there(error)),
+            return seen("somebody else has pulled it too, so it is not hidden");
         }
-        Ok(Outcome::Done(Done {
-            present: false,
-            image_id,
-            bytes: kept?,
-            parked: true,
-            public: false,
-            note: "parked: pods with the right credentials start with what is here".into(),
+        Ok(kept.map(|bytes| {
+            let note = "parked: pods with the right credentials start with what is here".into();
+            Outcome::Done(Done { present: false, image_id, bytes, parked: true, public: false, note })
         }))
     }
 
     /// Keeps what was pulled, and tells how much it is. A pull that could get no lease is kept by what it has brought.
-    async fn keep(&self, tools: &Tools, item: &Item, lease: Option<&str>) -> Result<u64, Outcome> {
+    async fn keep(
+        &self,
+        tools: &Tools,
+        item: &Item,
+        lease: Option<&str>,
+        name: &str,
+    ) -> Result<u64, Outcome> {
         let containerd = &tools.containerd;
-        let name = format!("crisp-parked-{}-{}-{}", tools.instance, item.id, Time::now().0);
         let image = item.image.chars().take(1000).collect();
         let labels = BTreeMap::from([("crisp.dev/image".to_owned(), image)]);
         let owner = owner(tools, item.id);
         let kept = async {
             match lease {
-                Some(lease) => containerd.copy_lease(lease, &name, &owner, &labels).await?,
+                Some(lease) => containerd.copy_lease(lease, name, &owner, &labels).await?,
                 None => {
                     let source = Reference::parse(&item.source).map(|source| cri_name(&source));
                     let record = containerd.image(source.as_deref().unwrap_or_default()).await?;
-                    containerd.create_parked_lease(&name, &owner, &labels).await?;
+                    containerd.create_parked_lease(name, &owner, &labels).await?;
                     if let Some(record) = record {
-                        containerd.lease_content(&name, &record.target.digest).await?;
+                        containerd.lease_content(name, &record.target.digest).await?;
                     }
                 }
             }
-            containerd.lease_size(&name).await
+            containerd.lease_size(name).await
         };
         kept.await.map_err(containerd_failed)
     }
+
+    /// After a pull that failed or was stopped: it may have come to its end all the same.
+    pub(super) async fn clean_up(&mut self, tools: &Tools) -> Result<(), Error> {
+        self.flying = None;
+        self.remove(tools, None).await?;
+        tokio::time::sleep(AFTERMATH).await;
+        self.remove(tools, None).await.map(drop)
+    }
+
+    /// A busy runtime may bring what was cancelled long after. That is looked for beside everything else.
+    async fn look_again(mut self, tools: Arc<Tools>) {
+        for wait in LATER {
+            tokio::time::sleep(wait).await;
+            if let Err(error) = self.remove(&tools, None).await {
+                tracing::warn!(%error, image = self.source, "cannot tell whether a private image was left");
+            }
+        }
+    }
+
+    /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
+    async fn remove(&mut self, tools: &Tools, image_id: Option<&str>) -> Result<bool, Error> {
+        let containerd = &tools.containerd;
+        // Another pull by the same name would make some of its records again while others are removed.
+        let _landed = tools.looks.landed(&self.source).await;
+        let Some(hidden) = &self.hidden.0 else { return Ok(false) };
+        let Some(_claim) = hidden.claim(image_id).await else { return Ok(false) };
+        let alone = tools.looks.alone().await;
+        let all = containerd.images().await?;
+        let before = match self.since {
+            Some(since) => {
+                let older = all.iter().filter(|record| record.created_at.is_some_and(|time| time < since));
+                &Before::of(&self.source, older.cloned())
+            }
+            None => &*self.before,
+        };
+        self.seen.extend(brought(&all, &self.source, image_id, self.since));
+        let made = before.made(&all, &self.source, &self.seen);
+        for record in &made {
+            containerd.delete_image(&record.name).await?;
+        }
+        for before in before.changed(&all) {
+            containerd.create_or_update_image(before).await?;
+        }
+        for id in made.iter().filter(|record| before::is_id(record)) {
+            // Somebody may have pulled the same content by another name at this very moment, and found the ID there.
+            let mut left = containerd.images().await?.into_iter();
+            if left.any(|record| record.target.digest == id.target.digest) {
+                containerd.create_or_update_image(id).await?;
+            }
+        }
+        drop(alone);
+        for record in made {
+            tools.has_gone(&record.name).await;
+        }
+        Ok(true)
+    }
+}
+
+// === impl Lingering ===
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        if let (Some(hidden), Ok(handle)) = (self.0.take(), Handle::try_current()) {
+            handle.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                drop(hidden);
+            });
+        }
+    }
+}
+
+// === impl Tools ===
+
+impl Tools {
+    /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.
+    async fn has_gone(&self, name: &str) {
+        let gone = async {
+            while let Ok(Some(_)) = self.images.status(name).await {
+                // Somebody else may have brought it back.
+                if matches!(self.containerd.image(name).await, Ok(Some(_)) | Err(_)) {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(FOLLOWS, gone).await.is_err() {
+            tracing::warn!(name, "CRI still shows an image that was removed from containerd");
+        }
+    }
+}
+
+/// What a pull has brought: what its name stands for, and the image of this ID; of one that was cut off also what has
+/// come to its repository since, as its name may be gone while its digest is not.
+fn brought(
+    all: &[ImageRecord],
+    source: &str,
+    image_id: Option<&str>,
+    since: Option<SystemTime>,
+) -> Vec<String> {
+    let Ok(reference) = Reference::parse(source) else { return Vec::new() };
+    let (name, digests) = (cri_name(&reference), format!("{}@", reference.name()));
+    let came = |record: &ImageRecord| {
+        let young = since.is_some_and(|since| record.created_at.is_some_and(|time| time >= since));
+        young && record.name.starts_with(&digests)
+    };
+    let of_pull = all
+        .iter()
+        .filter(|record| record.name == name || Some(record.name.as_str()) == image_id || came(record));
+    of_pull.map(|record| record.target.digest.clone()).collect()
+}
+
+/// Targets of records that are hidden, because somebody else is about to park them. They were not there before.
+fn passing(tools: &Tools, records: &[ImageRecord]) -> BTreeSet<String> {
+    let mut images = BTreeMap::<&String, view::Image>::new();
+    for record in records {
+        let image = images.entry(&record.target.digest).or_default();
+        match (before::is_id(record), record.name.contains('@')) {
+            (true, _) => image.id.clone_from(&record.name),
+            (_, true) => image.repo_digests.push(record.name.clone()),
+            (_, false) => image.repo_tags.push(record.name.clone()),
+        }
+    }
+    let shown = tools.sight.show(images.values());
+    let hidden = images.keys().zip(shown).filter(|(_, shown)| *shown == Shown::Hidden);
+    hidden.map(|(target, _)| (*target).clone()).collect()
 }
 
 /// Gives up what is parked for an item.
@@ -149,8 +395,7 @@ pub(super) async fn release(tools: &Tools, id: Id) {
     let given_up = async {
         for lease in tools.containerd.parked_leases().await? {
             if lease.parked_for() == Some(&owner) {
-                // When this returns, the space is free; otherwise containerd collects its garbage only when a hundred other
-                // things have changed.
+                // When this returns, the space is free.
                 tools.containerd.delete_lease(&lease.id, true).await?;
             }
         }
@@ -164,6 +409,11 @@ pub(super) async fn release(tools: &Tools, id: Id) {
 /// What the lease of an item's parked image says of its owner.
 pub(super) fn owner(tools: &Tools, id: Id) -> String {
     format!("{}/{id}", tools.instance)
+}
+
+/// The item of this store that such a lease belongs to.
+pub(super) fn item_of(tools: &Tools, owner: &str) -> Option<Id> {
+    owner.strip_prefix(&tools.instance)?.strip_prefix('/')?.parse().ok()
 }
 
 /// Nobody knows whether the image can be seen, so this has to be tried again before anything else.

@@ -16,7 +16,7 @@ mod rules;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::prepull::item::{How, Id, Item, Kept, Reason, State};
+use crate::prepull::item::{How, Id, Item, Kept, Reason, State, Trace};
 use crate::prepull::spec::{Pin, Wanted};
 use crate::prepull::time::Time;
 
@@ -43,6 +43,10 @@ pub struct Queue {
     /// By owner and image.
     keys: HashMap<(String, String), Id>,
     runs: BTreeMap<Id, Run>,
+    /// What items that are gone may have left for all to see.
+    traces: BTreeMap<Id, Trace>,
+    /// The attempts of this process that said so last.
+    exposing: HashMap<Id, u64>,
     index: Index,
     paused: bool,
     next_id: Id,
@@ -76,9 +80,9 @@ pub enum Event {
     /// An attempt got its turn, or lost it.
     Turn(Id, u64, bool),
     /// An attempt is about to bring a private image, which everybody sees until it is parked.
-    Exposes(Id, u64),
-    /// What an attempt that was cut off may have left is gone.
-    Cleaned(Id),
+    Exposes(Id, u64, Trace),
+    /// Nothing can be seen any more of what this attempt may have brought; 0 is one of a process before this one.
+    Cleaned(Id, u64),
     /// An attempt has ended.
     Ended(Id, u64, Outcome),
     /// What is kept for these has to go, for want of space.
@@ -189,6 +193,8 @@ impl Queue {
             items: BTreeMap::new(),
             keys: HashMap::new(),
             runs: BTreeMap::new(),
+            traces: BTreeMap::new(),
+            exposing: HashMap::new(),
             index: Index::default(),
             paused: false,
             next_id: next_id.max(1),
@@ -224,8 +230,8 @@ impl Queue {
             Event::Remove(_) | Event::Retry(_) => step.answer = Answer::Unknown,
             Event::Pause(paused) => self.pause(paused, &mut step),
             Event::Turn(id, token, flies) => self.turn(id, token, flies),
-            Event::Exposes(id, token) => step.answer = self.expose(id, token, &mut step),
-            Event::Cleaned(id) => self.cleaned(id, &mut step),
+            Event::Exposes(id, token, trace) => step.answer = self.expose(id, token, trace, &mut step),
+            Event::Cleaned(id, token) => self.cleaned(id, token, &mut step),
             Event::Ended(id, token, outcome) => self.ended(id, token, outcome, &mut step),
             Event::GiveWay(ids) => self.give_way(&ids, &mut step),
             Event::Lost(id) => self.lost(id, &mut step),
@@ -238,6 +244,22 @@ impl Queue {
         self.forget_surplus(&mut step);
         self.schedule(&mut step);
         step
+    }
+
+    /// Takes in what was written down of items that are gone.
+    pub fn put_traces(&mut self, traces: impl IntoIterator<Item = (Id, Trace)>) {
+        self.traces.extend(traces);
+    }
+
+    /// What may be there for all to see although it should not, and whose it was.
+    pub fn traces(&self) -> impl Iterator<Item = (Id, &Trace)> {
+        let of_items = self.items.values().filter_map(|item| Some((item.id, item.status.exposed.as_ref()?)));
+        self.traces.iter().map(|(id, trace)| (*id, trace)).chain(of_items)
+    }
+
+    /// The same of an item that is gone.
+    pub fn trace(&self, id: Id) -> Option<&Trace> {
+        self.traces.get(&id)
     }
 
     /// When the queue wants to be asked again although nothing happens.
@@ -295,8 +317,7 @@ impl Queue {
         };
         let Some(item) = self.items.get_mut(&id) else { return (id, Added::Unchanged) };
         let same_version = spec.version.is_some() && spec.version == item.spec.version;
-        // Secrets are dropped when they have done their duty, so they tell nothing of a finished item.
-        let same = item.source == source && rules::same_wish(&item.spec, &spec, item.is_finished());
+        let same = item.source == source && item.spec == spec;
         if same && (same_version || !item.is_finished()) {
             return (id, Added::Unchanged);
         }
@@ -327,6 +348,9 @@ impl Queue {
             self.keys.remove(&(item.spec.owner, item.image));
             if let Some(kept) = item.status.kept {
                 step.actions.push(Action::Release(id, kept.how));
+            }
+            if let Some(trace) = item.status.exposed {
+                self.traces.insert(id, trace);
             }
         }
         self.index.remove(id);
@@ -386,10 +410,13 @@ impl Queue {
         self.reindex(id);
     }
 
-    fn expose(&mut self, id: Id, token: u64, step: &mut Step) -> Answer {
+    fn expose(&mut self, id: Id, token: u64, trace: Trace, step: &mut Step) -> Answer {
         match self.items.get_mut(&id).filter(|_| self.runs.get(&id).is_some_and(|run| run.token == token)) {
             Some(item) => {
-                item.status.exposed = true;
+                let earlier = item.status.exposed.take().filter(|earlier| earlier.source == trace.source);
+                let since = earlier.map_or(trace.since, |earlier| earlier.since.min(trace.since));
+                item.status.exposed = Some(Trace { since, ..trace });
+                self.exposing.insert(id, token);
                 step.changed.insert(id);
                 Answer::Done
             }
@@ -397,13 +424,14 @@ impl Queue {
         }
     }
 
-    fn cleaned(&mut self, id: Id, step: &mut Step) {
-        // An attempt that runs by now has a word of its own.
-        if !self.runs.contains_key(&id)
-            && let Some(item) = self.items.get_mut(&id)
-            && item.status.exposed
-        {
-            item.status.exposed = false;
+    fn cleaned(&mut self, id: Id, token: u64, step: &mut Step) {
+        // An attempt that came later has a word of its own.
+        if self.exposing.get(&id).copied().unwrap_or(0) != token {
+            return;
+        }
+        self.exposing.remove(&id);
+        let of_item = self.items.get_mut(&id).and_then(|item| item.status.exposed.take());
+        if of_item.or(self.traces.remove(&id)).is_some() {
             step.changed.insert(id);
         }
     }
@@ -414,8 +442,6 @@ impl Queue {
         }
         self.runs.remove(&id);
         let Some(item) = self.items.get_mut(&id) else { return };
-        // Without the runtime nobody can have looked whether something is left in sight.
-        item.status.exposed &= matches!(&outcome, Outcome::Later { reason: Reason::RuntimeAway, .. });
         match outcome {
             Outcome::Done(done) => rules::succeed(item, done, self.now),
             Outcome::Failed { reason, message, permanent } => {

@@ -19,6 +19,10 @@ mod pulls;
 mod pulls_through_crisp;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
+mod queue_crash;
+#[path = "../support/random.rs"]
+#[expect(dead_code, reason = "fuzzers of messages use more of it")]
+mod random;
 #[path = "../support/registry.rs"]
 mod registry;
 mod streams;

@@ -87,6 +87,8 @@ struct Inner {
     content: HashMap<String, (String, Bytes)>,
     auth: Auth,
     bytes_per_second: Option<u64>,
+    /// In what pieces bodies are sent.
+    piece: Option<usize>,
     line: Line,
     faults: Vec<(String, Fault)>,
     log: Vec<Seen>,
@@ -146,6 +148,14 @@ impl Registry {
         self.shared.lock().line.bytes_per_second = bytes_per_second;
     }
 
+    /// Sends bodies in pieces of so many bytes, and never several at once to catch up. The smaller they are, the less is
+    /// on its way when a client goes.
+    pub(crate) fn in_pieces(&self, bytes: usize) {
+        let mut state = self.shared.lock();
+        state.piece = Some(bytes);
+        state.line.even = true;
+    }
+
     /// Answers every request whose path contains `path` with a fault, until [`Registry::behave`].
     pub(crate) fn misbehave(&self, path: &str, fault: Fault) {
         self.shared.lock().faults.push((path.to_owned(), fault));
@@ -166,6 +176,16 @@ impl Registry {
     /// Every request so far.
     pub(crate) fn requests(&self) -> Vec<Seen> {
         self.shared.lock().log.clone()
+    }
+
+    /// How many requests there have been so far.
+    pub(crate) fn requests_so_far(&self) -> usize {
+        self.shared.lock().log.len()
+    }
+
+    /// Every request after the first so many.
+    pub(crate) fn requests_after(&self, count: usize) -> Vec<Seen> {
+        self.shared.lock().log.get(count..).unwrap_or_default().to_vec()
     }
 
     /// How many GET requests had a path that contains `path`.
@@ -300,7 +320,7 @@ fn respond(
         return (status, r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#)
             .into_response();
     };
-    let speed = state.bytes_per_second;
+    let pace = fault::Pace { bytes_per_second: state.bytes_per_second, piece: state.piece };
     drop(state);
     if let Some(Fault::Status(code)) = fault {
         return (StatusCode::from_u16(code).unwrap(), "the test registry fails as told").into_response();
@@ -326,7 +346,7 @@ fn respond(
     }
     let body = match *method {
         Method::HEAD => Body::empty(),
-        _ => Body::from_stream(fault::body(part, fault, speed, Arc::clone(shared), entry)),
+        _ => Body::from_stream(fault::body(part, fault, pace, Arc::clone(shared), entry)),
     };
     response.body(body).unwrap()
 }

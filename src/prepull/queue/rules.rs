@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Done, kept_until};
 use crate::prepull::item::{How, Id, Item, Kept, Reason, State};
-use crate::prepull::spec::{Pin, Spec};
+use crate::prepull::spec::Pin;
 use crate::prepull::time::Time;
 
 /// How many items with the same image are under way at once. Each waits for the one pull.
@@ -49,14 +49,6 @@ pub(super) fn restart(item: &mut Item, why: &str, now: Time) {
     begin(item, now);
 }
 
-/// Whether two wishes are the same. The secrets of a finished item are gone, so they cannot be compared.
-pub(super) fn same_wish(old: &Spec, new: &Spec, finished: bool) -> bool {
-    if finished && old.secrets.is_empty() {
-        return *old == Spec { secrets: Vec::new(), ..new.clone() };
-    }
-    old == new
-}
-
 pub(super) fn succeed(item: &mut Item, done: Done, now: Time) {
     let Done { present, image_id, bytes, parked, public, note } = done;
     let reason = if present { Reason::Present } else { Reason::Pulled };
@@ -65,11 +57,8 @@ pub(super) fn succeed(item: &mut Item, done: Done, now: Time) {
     let status = &mut item.status;
     status.kept = how.map(|how| Kept { how, until: kept_until(item.spec.pin, now), bytes });
     (status.image_id, status.finished, status.until) = (Some(image_id), Some(now), None);
+    // Its secrets stay as long as the item: tried again without them it would be refused, and taken for public.
     status.turn(State::Succeeded, reason, note, now);
-    if !parked {
-        // What is parked may have to be pulled once more.
-        item.spec.secrets.clear();
-    }
 }
 
 pub(super) fn fail(item: &mut Item, reason: Reason, message: &str, permanent: bool, now: Time) {

@@ -439,3 +439,58 @@ fn a_full_queue_refuses_all_of_a_batch() {
     let answer = queue.step(Event::Add(vec![wanted(3, 0, |_| ())]), Time(0)).answer;
     assert_eq!(answer, Answer::Added(vec![(4, Added::Unchanged)]));
 }
+
+#[test]
+fn a_private_item_is_tried_again_with_its_secrets() {
+    let mut world = World::new();
+    let secret = crate::prepull::secret::Credential::password("docker.io", "u", "p").unwrap();
+    world.step(Event::Add(vec![wanted(0, 0, |spec| spec.secrets = vec![secret.clone()])]));
+    let (id, token) = world.some_run(0).unwrap();
+    world.running.remove(&id);
+    world.step(Event::Ended(id, token, done(false)));
+    world.queue.step(Event::Retry(id), world.now);
+    assert_eq!(world.queue.get(id).unwrap().spec.secrets, [secret]);
+}
+
+/// What is written down of items that are gone.
+fn traces(queue: &Queue) -> Vec<Id> {
+    queue.traces().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
+    let mut world = World::new();
+    world.step(Event::Add(vec![wanted(0, 0, |_| ())]));
+    let (id, token) = world.some_run(0).unwrap();
+    let trace = Trace { source: "docker.io/library/i0:latest".into(), since: Time(5) };
+    let exposed = world.queue.step(Event::Exposes(id, token, trace.clone()), world.now);
+    assert_eq!((exposed.answer, exposed.changed.contains(&id)), (Answer::Done, true));
+
+    // A crash: it is there still, and one of this process has a word of its own.
+    let items: Vec<_> = world.queue.items().cloned().collect();
+    let mut queue = Queue::new(limits(), items, 1, world.now);
+    let started = queue.step(Event::Tick, world.now).actions;
+    let Some(Action::Start(_, later)) = started.first() else { panic!("{started:?}") };
+    let mut other = Trace { since: Time(7), ..trace.clone() };
+    queue.step(Event::Exposes(id, *later, other.clone()), world.now);
+    queue.step(Event::Cleaned(id, 0), world.now);
+    assert_eq!(traces(&queue), [id], "what the earlier one left is gone, and the later one has begun");
+    assert_eq!(
+        queue.traces().next().unwrap().1.since,
+        Time(5),
+        "nobody knows which of them has left something"
+    );
+    queue.step(Event::Ended(id, *later, failed()), world.now);
+    assert_eq!(traces(&queue), [id], "an end does not say that nothing was left");
+    assert!(queue.step(Event::Cleaned(id, *later), world.now).changed.contains(&id));
+    assert!(traces(&queue).is_empty());
+
+    // Its item is removed while it can be seen.
+    world.step(Event::Remove(id));
+    assert_eq!((world.queue.trace(id), traces(&world.queue)), (Some(&trace), vec![id]));
+    other.source = "docker.io/library/i1:latest".into();
+    let late = world.queue.step(Event::Exposes(id, token, other), world.now);
+    assert_eq!(late.answer, Answer::Unknown, "nothing is brought for an item that is gone");
+    assert!(world.queue.step(Event::Cleaned(id, token), world.now).changed.contains(&id));
+    assert!(traces(&world.queue).is_empty());
+}

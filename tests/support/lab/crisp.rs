@@ -52,19 +52,29 @@ impl Crisp {
 
     /// Starts crisp again after [`Self::kill`] or [`Self::stop`], and waits until it listens.
     pub(crate) fn restart(&mut self) {
+        self.spawn();
+        let process = self.process.as_mut().expect("a process");
+        let listens = wait::try_until(Duration::from_secs(10), || match process.ended() {
+            Some(_) => Some(false),
+            None => std::os::unix::net::UnixStream::connect(&self.socket).is_ok().then_some(true),
+        });
+        assert!(listens == Some(true), "crisp does not listen\n{}", process.log_tail());
+    }
+
+    /// Uses other options from the next start on.
+    pub(crate) fn set_options(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+    }
+
+    /// Starts crisp, and does not wait for anything.
+    pub(crate) fn spawn(&mut self) {
         let mut command = Command::new(binary());
         command.arg("serve").arg("--listen").arg(self.endpoint());
         command.arg("--runtime-endpoint").arg(&self.runtime);
         command.arg("--state-dir").arg(self.scratch.join("state"));
         command.arg("--admin-listen").arg(format!("unix://{}", self.admin.display()));
         command.arg("--metrics-listen").arg(&self.metrics_address).args(&self.options);
-        let mut process = Process::start("crisp", command, &self.scratch.join("crisp.log"));
-        let listens = wait::try_until(Duration::from_secs(10), || match process.ended() {
-            Some(_) => Some(false),
-            None => std::os::unix::net::UnixStream::connect(&self.socket).is_ok().then_some(true),
-        });
-        assert!(listens == Some(true), "crisp does not listen\n{}", process.log_tail());
-        self.process = Some(process);
+        self.process = Some(Process::start("crisp", command, &self.scratch.join("crisp.log")));
     }
 
     /// Ends crisp in order, and starts it with other options.

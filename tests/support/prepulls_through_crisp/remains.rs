@@ -153,7 +153,7 @@ impl Lab {
         drop(hold);
         self.private.behave();
         self.until_item(id, "waits", |item| item.status.state == State::Waiting).await;
-        self.until_item(id, "has nothing to tidy up", |item| !item.status.exposed).await;
+        self.until_item(id, "has nothing to tidy up", |item| item.status.exposed.is_none()).await;
         pulled(pull(&self.cri, &name, LOGIN)).await;
         self.pause(false).await;
         assert_eq!(self.success_of(id).await.status.reason, Reason::Present);
@@ -181,7 +181,7 @@ impl Lab {
         let item = self
             .until_item(id, "waits for the runtime", |item| item.status.reason == Reason::RuntimeAway)
             .await;
-        assert!(item.status.exposed, "{item:#?}");
+        assert!(item.status.exposed.is_some(), "{item:#?}");
         self.node.restart();
         assert!(self.direct.image(&name).await.is_some(), "nobody has tidied up");
         self.retry(id).await;

@@ -13,6 +13,13 @@ use super::Shared;
 
 const CHUNK: usize = 16 << 10;
 
+/// How a body is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) bytes_per_second: Option<u64>,
+    pub(super) piece: Option<usize>,
+}
+
 /// One way to misbehave.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -72,11 +79,11 @@ impl Fault {
     }
 }
 
-/// The body, as the fault has it, at `speed` bytes per second.
+/// The body, as the fault has it, at this pace.
 pub(super) fn body(
     data: Bytes,
     fault: Option<Fault>,
-    speed: Option<u64>,
+    pace: Pace,
     shared: Arc<Shared>,
     entry: usize,
 ) -> impl Stream<Item = io::Result<Bytes>> {
@@ -95,13 +102,13 @@ pub(super) fn body(
         let (fault, shared) = (fault.clone(), Arc::clone(&shared));
         async move {
             let chunk = match (rest.is_empty(), fault) {
-                (false, _) => rest.split_to(rest.len().min(CHUNK)),
+                (false, _) => rest.split_to(rest.len().min(pace.piece.unwrap_or(CHUNK))),
                 (true, Some(Fault::Endless)) => Bytes::from_static(&[0; CHUNK]),
                 (true, Some(Fault::Cut)) => return Some((Err(io::Error::other("cut")), (rest, sent, over))),
                 (true, _) => return None,
             };
             let sent = sent + chunk.len() as u64;
-            if let Some(speed) = speed {
+            if let Some(speed) = pace.bytes_per_second {
                 sleep_until(start + Duration::from_secs_f64(sent as f64 / speed as f64)).await;
             }
             let turn = shared.lock().line.take(chunk.len());

@@ -11,6 +11,8 @@ const SLACK: Duration = Duration::from_millis(50);
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) bytes_per_second: Option<u64>,
+    /// Whether it never catches up, so that it is never faster than told.
+    pub(super) even: bool,
     /// When what was sent so far is over the line.
     free: Option<Instant>,
 }
@@ -19,7 +21,8 @@ impl Line {
     /// When `bytes` more are over the line. `None`: at once.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Instant> {
         let speed = self.bytes_per_second?;
-        let earliest = Instant::now().checked_sub(SLACK)?;
+        let slack = if self.even { Duration::ZERO } else { SLACK };
+        let earliest = Instant::now().checked_sub(slack)?;
         let from = self.free.map_or(earliest, |free| free.max(earliest));
         let free = from + Duration::from_secs_f64(bytes as f64 / speed as f64);
         self.free = Some(free);
