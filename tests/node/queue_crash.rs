@@ -105,7 +105,7 @@ async fn the_queue_survives_kill_9_at_any_instant() {
         );
         assert!(of_epoch.twice.is_empty(), "not resumed where they were cut off: {:#?}", of_epoch.twice);
         // What is on its way when a process is killed is lost, and weighs more in a few rounds.
-        let limit = if rounds < 10 * ROUNDS { 1.03 } else { 1.01 };
+        let limit = if left == 0 && rounds >= 10 * ROUNDS { 1.01 } else { 1.05 };
         assert!(share <= limit, "bytes were sent twice");
         if left > 0 {
             lab.begin_epoch(left).await;
@@ -185,7 +185,7 @@ impl Lab {
         }
         match when {
             When::Anytime => {
-                self.until_killed(|lab| Duration::from_micros(lab.random.next() % 1_000_000)).await
+                self.until_killed(|lab| Duration::from_micros(lab.random.next() % 1_600_000)).await
             }
             When::Starting => {
                 self.crisp.kill();
