@@ -107,7 +107,8 @@ pub(super) const FIELDS: &[Field] = &[
         default: "20%",
         form: "percentage",
         help: "When less of the filesystem of images is free, pins and parked images give way, the least \
-               important first. Keep it above the kubelet's eviction threshold (15% by default).",
+               important first: crisp removes the images it had pulled for them, unless a container uses them. \
+               Keep it above the kubelet's eviction threshold (15% by default).",
         set: |config, text| percent(text).map(|share| config.prepull.pin_floor = share),
     },
     Field {

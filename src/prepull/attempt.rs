@@ -79,7 +79,9 @@ impl Tools {
         }
         let reference = Reference::parse(&item.source)
             .map_err(|error| failed(Reason::Invalid, format!("source: {error}"), true))?;
+        // What an attempt has left that was cut off is not there for this one.
         if item.spec.policy == Policy::IfNotPresent
+            && item.status.exposed.is_none()
             && let Some(done) = self.present(item).await?
         {
             return Ok(Outcome::Done(done));

@@ -107,3 +107,60 @@ fn read<T: Message + Default>(method: Method, reply: &Raw) -> Result<T, Error> {
     T::decode(reply.unary_message()?)
         .map_err(|error| Error::new(Kind::Internal, Origin::Runtime, format!("{}: {error}", method.name())))
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use k8s_cri::v1::{Container, ContainerStatus, Mount};
+
+    use super::*;
+
+    fn spec(image: &str) -> Option<ImageSpec> {
+        Some(ImageSpec { image: image.into(), ..Default::default() })
+    }
+
+    /// A runtime with these images and containers.
+    fn runtime(images: Vec<Image>, containers: Vec<Container>, mounts: Vec<Mount>) -> Images {
+        Images(Arc::new(move |method, message| {
+            let reply = match method {
+                Method::LIST_IMAGES => ListImagesResponse { images: images.clone() }.encode_to_vec(),
+                Method::LIST_CONTAINERS => {
+                    ListContainersResponse { containers: containers.clone() }.encode_to_vec()
+                }
+                _ => {
+                    let asked = ContainerStatusRequest::decode(message).unwrap();
+                    let mounts = if asked.container_id == "mounts" { mounts.clone() } else { Vec::new() };
+                    let status = Some(ContainerStatus { mounts, ..Default::default() });
+                    ContainerStatusResponse { status, ..Default::default() }.encode_to_vec()
+                }
+            };
+            async move { Ok(Raw::message(&reply)) }.boxed()
+        }))
+    }
+
+    #[tokio::test]
+    async fn what_any_container_names_in_any_way_is_used() {
+        let image = |id: &str, tag: &str, digest: &str| Image {
+            id: id.into(),
+            repo_tags: vec![tag.into()],
+            repo_digests: vec![digest.into()],
+            ..Default::default()
+        };
+        let images = vec![
+            image("1", "by-id:1", "by-id@1"),
+            image("2", "by-ref:1", "by-ref@2"),
+            image("3", "by-name:1", "by-name@3"),
+            image("4", "mounted:1", "mounted@4"),
+            image("5", "free:1", "free@5"),
+            Image { pinned: true, ..image("6", "pause:1", "pause@6") },
+        ];
+        let containers = vec![
+            Container { image_id: "1".into(), ..Default::default() },
+            Container { image_ref: "by-ref@2".into(), ..Default::default() },
+            Container { id: "mounts".into(), image: spec("by-name:1"), ..Default::default() },
+        ];
+        let mounts = vec![Mount { image: spec("4"), ..Default::default() }];
+        let unused = runtime(images, containers, mounts).unused().await.unwrap();
+        assert_eq!(unused.into_keys().collect::<Vec<_>>(), ["5"]);
+    }
+}

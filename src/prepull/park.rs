@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
@@ -36,9 +37,15 @@ use before::{Before, Flying};
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
+/// And a busy one.
+const LATER: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(20)];
+
 /// How long CRI may take to follow when records are removed: it hears of it by events.
 const FOLLOWS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
+
+/// How long an image is hidden after its names are gone: a reply that was made before may still be on its way.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// How long after a failure what may have been left is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -48,7 +55,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Parking {
     source: String,
     before: Arc<Before>,
-    hidden: HideGuard,
+    hidden: Lingering,
     /// Held as long as the pull may bring something.
     flying: Option<Flying>,
     /// Since when everything that comes to the repository is taken for the pull's: of one that a crash has cut off nobody
@@ -65,6 +72,10 @@ pub(super) struct Left {
     pub(super) id: Id,
     parking: Parking,
 }
+
+/// Hides for [`LINGER`] longer than it lives.
+#[derive(Debug)]
+struct Lingering(Option<HideGuard>);
 
 /// Pulls an image that nobody is to see. It comes to a clean end also if the future is dropped.
 pub(super) async fn pull(
@@ -99,6 +110,7 @@ pub(super) async fn pull(
             };
             // If the attempt was stopped meanwhile nobody hears of what was parked: the next attempt profits from it, or
             // the keeper finds that nobody needs it.
+            let cut_off = landed.is_err();
             let parked = match landed {
                 Ok(landed) => parking.park(&tools, &item, landed).await,
                 Err(outcome) => parking.clean_up(&tools).await.map(|()| Err(outcome)),
@@ -107,6 +119,9 @@ pub(super) async fn pull(
                 Ok(outcome) => {
                     if exposes {
                         turn.cleaned().await;
+                    }
+                    if cut_off {
+                        tokio::spawn(parking.look_again(tools));
                     }
                     outcome
                 }
@@ -160,6 +175,7 @@ impl Parking {
         let before = tools.looks.begin(&item.source, records, |name| tools.sight.was_brought(name));
         hidden.hide_new(before.ids());
         let (source, flying) = (item.source.clone(), Some(flying));
+        let hidden = Lingering(Some(hidden));
         Ok(Self { source, before, hidden, flying, since: None, seen: BTreeSet::new() })
     }
 
@@ -168,7 +184,7 @@ impl Parking {
         Self {
             source: trace.source.clone(),
             before: Arc::default(),
-            hidden: tools.sight.hide([&trace.source]),
+            hidden: Lingering(Some(tools.sight.hide([&trace.source]))),
             flying: None,
             since: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(trace.since.0)),
             seen: BTreeSet::new(),
@@ -255,12 +271,23 @@ impl Parking {
         self.remove(tools, None).await.map(drop)
     }
 
+    /// A busy runtime may bring what was cancelled long after. That is looked for beside everything else.
+    async fn look_again(mut self, tools: Arc<Tools>) {
+        for wait in LATER {
+            tokio::time::sleep(wait).await;
+            if let Err(error) = self.remove(&tools, None).await {
+                tracing::warn!(%error, image = self.source, "cannot tell whether a private image was left");
+            }
+        }
+    }
+
     /// Removes the names that the pull has made. `false`: somebody else has brought the image, so nothing was removed.
     async fn remove(&mut self, tools: &Tools, image_id: Option<&str>) -> Result<bool, Error> {
         let containerd = &tools.containerd;
         // Another pull by the same name would make some of its records again while others are removed.
         let _landed = tools.looks.landed(&self.source).await;
-        let Some(_claim) = self.hidden.claim(image_id).await else { return Ok(false) };
+        let Some(hidden) = &self.hidden.0 else { return Ok(false) };
+        let Some(_claim) = hidden.claim(image_id).await else { return Ok(false) };
         let alone = tools.looks.alone().await;
         let all = containerd.images().await?;
         let before = match self.since {
@@ -292,6 +319,21 @@ impl Parking {
         Ok(true)
     }
 }
+
+// === impl Lingering ===
+
+impl Drop for Lingering {
+    fn drop(&mut self) {
+        if let (Some(hidden), Ok(handle)) = (self.0.take(), Handle::try_current()) {
+            handle.spawn(async move {
+                tokio::time::sleep(LINGER).await;
+                drop(hidden);
+            });
+        }
+    }
+}
+
+// === impl Tools ===
 
 impl Tools {
     /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.

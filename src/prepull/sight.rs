@@ -91,7 +91,7 @@ struct Inner {
 }
 
 /// Told when what is kept has given way as far as it has to.
-pub(super) type Asked = oneshot::Sender<()>;
+pub type Asked = oneshot::Sender<()>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -119,12 +119,12 @@ impl Sight {
     }
 
     /// Says whether anything is kept that may have to give way.
-    pub(super) fn set_keeps(&self, keeps: bool) {
+    pub fn set_keeps(&self, keeps: bool) {
         self.change(|state| state.keeps = keeps);
     }
 
     /// Names who is asked before images are listed. Only the first one is.
-    pub(super) fn kept_by(&self, keeper: mpsc::Sender<Asked>) {
+    pub fn kept_by(&self, keeper: mpsc::Sender<Asked>) {
         // A second queue on the same table would be a mistake of ours, and a harmless one.
         let _ = self.inner.keeper.set(keeper);
     }

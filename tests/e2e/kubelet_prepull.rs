@@ -130,7 +130,7 @@ fn collects_garbage(config: &Value, words: &str, rounds: usize, limit: Duration)
 impl Lab {
     /// Everything but the kubelet, unless this machine lacks a part.
     fn start(test: &str, options: &[&str]) -> Option<Self> {
-        Self::start_with(test, options, |binary| Containerd::start(binary))
+        Self::start_with(test, options, Containerd::start)
     }
 
     fn start_with(

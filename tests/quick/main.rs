@@ -24,6 +24,7 @@ mod module_edges;
 mod operating;
 mod own_pulls;
 mod pinned_images;
+mod pins_give_way;
 mod plans;
 mod prepull_cli;
 mod pull_priority;

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crisp::prepull::Pin;
 use k8s_cri::v1::{Image, ListImagesRequest};
 use prost::Message;
+use tokio::sync::mpsc;
 
 use crate::image_list::{
     ImageRuntime, LIST, STATUS, STREAM, UNKNOWN, body, image, list, listed, pinned, remove, status,
@@ -13,6 +14,7 @@ use crate::image_list::{
 use crate::support::bytes_on_the_wire::{Reply, framed};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::in_process::InProcess;
+use crate::support::wait::eventually;
 
 const ID: &str = "sha256:1111111111111111111111111111111111111111111111111111111111111111";
 const NGINX: &str = "docker.io/library/nginx:1.27";
@@ -131,9 +133,41 @@ async fn a_full_list_replaces_what_earlier_ones_told_and_a_filtered_one_does_not
     assert_eq!(client.unary(LIST, &filtered).await.unwrap().code(), "0");
     assert_eq!(remove(&client, ID).await.0, "9");
     assert_eq!(list(&client, LIST).await.len(), 1);
-    crate::support::wait::eventually("the image is forgotten", || crisp.sight.pins_of(ID).is_empty()).await;
+    eventually("the image is forgotten", || crisp.sight.pins_of(ID).is_empty()).await;
     assert_eq!(remove(&client, ID).await.0, "0");
     assert_eq!(runtime.asked("RemoveImage"), [ID]);
+}
+
+/// Otherwise a kubelet that lists images to free space would find them pinned, and evict a pod.
+#[tokio::test]
+async fn a_list_waits_until_pins_have_given_way() {
+    let (crisp, _runtime) = start();
+    let client = crisp.client().await;
+    let (keeper, mut asks) = mpsc::channel(1);
+    crisp.sight.kept_by(keeper);
+    crisp.sight.set_pins([pin(NGINX)]);
+    list(&client, LIST).await;
+    assert!(asks.try_recv().is_err(), "nothing is kept that could give way");
+    crisp.sight.set_keeps(true);
+    for path in [LIST, STREAM] {
+        crisp.sight.set_pins([pin(NGINX)]);
+        let gives_way = async {
+            let asked = asks.recv().await.unwrap();
+            crisp.sight.set_pins([]);
+            asked.send(()).unwrap();
+        };
+        let (listed, ()) = tokio::join!(list(&client, path), gives_way);
+        assert!(listed.iter().all(|image| image.id == PAUSE_ID || !image.pinned), "{path}");
+    }
+
+    // Nobody waits for a keeper that has enough to do, or that is gone.
+    crisp.sight.set_pins([pin(NGINX)]);
+    let waiting = client.ask(LIST, b"").await;
+    eventually("it is asked", || !asks.is_empty()).await;
+    list(&client, LIST).await;
+    drop(asks);
+    assert_eq!(waiting.reply().await.unwrap().code(), "0");
+    assert!(list(&client, LIST).await.iter().any(|image| image.id == ID && image.pinned));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What is left of pulls that were given up, by hand or by a crash, and of those that were only tried.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crisp::admin::client::{self, PATIENCE_TO_DO};
 use crisp::admin::prepull::Tried;
@@ -12,6 +12,9 @@ use super::{Lab, bytes_of, item, pull, pulled, requests, sent, small, until};
 use crate::registry::ImageBuilder;
 
 const MIB: usize = 1 << 20;
+
+/// How long crisp looks for what a cancelled pull may still bring.
+const AFTERMATH: Duration = Duration::from_secs(2);
 
 impl Lab {
     pub(super) async fn cancelling_ends_a_pull_at_once(&mut self) {
@@ -48,18 +51,23 @@ impl Lab {
         self.private.behave();
         until("no pull is left", async || self.crisp.pulls().await.is_empty()).await;
         self.is_nowhere(&name, &image).await;
-        // As late as can be: everything is there when it is cancelled.
-        for seed in 412..414 {
-            let image = small(seed * 10);
+        // As late as can be: everything is there when it is cancelled. The runtime may not notice at once.
+        let mut late = Vec::new();
+        for seed in 412..415 {
+            let image = small(seed * 1000);
             let name = self.private.push(&format!("late-{seed}:1"), &image);
             let id = self.ask(&name, json!({ "secrets": self.secrets() })).await;
             let last = async || sent(&self.private, &format!("late-{seed}")) == bytes_of(&image);
             until("all bytes are there", last).await;
             self.cancel(id).await;
+            late.push((name, image, Instant::now()));
+        }
+        for (name, image, since) in late {
+            until("crisp has looked twice", async || since.elapsed() > AFTERMATH).await;
             self.until_nowhere(&name, &image).await;
             until("nothing is kept", async || self.parked(&name).await == 0).await;
         }
-        self.tell("a private pull cancelled in the middle, and 2 cancelled at their end: nothing in sight, nothing parked");
+        self.tell("a private pull cancelled in the middle, and 3 cancelled at their end: nothing in sight, nothing parked");
     }
 
     pub(super) async fn a_crash_after_a_private_pull_leaves_nothing(&mut self) {

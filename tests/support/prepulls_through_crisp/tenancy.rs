@@ -148,7 +148,7 @@ impl Lab {
                 self.is_seen(&public, &image).await;
                 for cri in [&self.cri, &self.direct] {
                     let found = cri.image(&public).await.expect("the public one");
-                    assert_eq!(found.repo_tags, [public.clone()], "{found:?}");
+                    assert_eq!(found.repo_tags, [public.as_str()], "{found:?}");
                     assert_eq!(found.repo_digests.len(), 1, "{found:?}");
                     for name in all_names(&private, &image).into_iter().take(3) {
                         assert_eq!(cri.image(&name).await, None, "{name}");
@@ -169,7 +169,7 @@ impl Lab {
         let id = self.ask(&mine, json!({ "secrets": self.secrets() })).await;
         self.success_of(id).await;
         self.is_seen(&theirs, &image).await;
-        assert_eq!(self.direct.image(&theirs).await.expect("theirs").repo_tags, [theirs.clone()]);
+        assert_eq!(self.direct.image(&theirs).await.expect("theirs").repo_tags, [theirs.as_str()]);
     }
 
     pub(super) async fn what_is_parked_goes_with_its_last_owner(&mut self) {
