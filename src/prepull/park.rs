@@ -93,9 +93,11 @@ pub(super) async fn pull(
         async move {
             let mut parking = Parking::prepare(&tools, &item).await?;
             // On disk before anything can be seen. What is in sight already stays so, whatever happens.
-            let exposes = !parking.before.has_source(&item.source);
-            let trace = Trace { source: item.source.clone(), since: Time::now() };
-            if exposes && !turn.expose(trace).await {
+            let trace = parking.trace();
+            let exposes = trace.is_some();
+            if let Some(trace) = trace
+                && !turn.expose(trace).await
+            {
                 let message = "the queue cannot be written".into();
                 return Err(Outcome::Later { reason: Reason::Queued, message });
             }
@@ -177,6 +179,12 @@ impl Parking {
         let (source, flying) = (item.source.clone(), Some(flying));
         let hidden = Lingering(Some(hidden));
         Ok(Self { source, before, hidden, flying, since: None, seen: BTreeSet::new() })
+    }
+
+    /// What has to be on disk before the pull begins, if something of it may be seen that was not there.
+    pub(super) fn trace(&self) -> Option<Trace> {
+        let trace = || Trace { source: self.source.clone(), since: Time::now() };
+        (!self.before.has_source(&self.source)).then(trace)
     }
 
     /// What is known of a pull that was cut off.

@@ -81,6 +81,8 @@ pub enum Event {
     Turn(Id, u64, bool),
     /// An attempt is about to bring a private image, which everybody sees until it is parked.
     Exposes(Id, u64, Trace),
+    /// The same for somebody who only looks. It gets a number of its own.
+    Looks(Trace),
     /// Nothing can be seen any more of what this attempt may have brought; 0 is one of a process before this one.
     Cleaned(Id, u64),
     /// An attempt has ended.
@@ -163,6 +165,8 @@ pub enum Answer {
     Done,
     /// The items asked for, in that order, and what became of them.
     Added(Vec<(Id, Added)>),
+    /// It is noted under this number.
+    Noted(Id),
     /// There is no such item.
     Unknown,
     /// There are too many.
@@ -231,6 +235,7 @@ impl Queue {
             Event::Pause(paused) => self.pause(paused, &mut step),
             Event::Turn(id, token, flies) => self.turn(id, token, flies),
             Event::Exposes(id, token, trace) => step.answer = self.expose(id, token, trace, &mut step),
+            Event::Looks(trace) => step.answer = self.note(trace, &mut step),
             Event::Cleaned(id, token) => self.cleaned(id, token, &mut step),
             Event::Ended(id, token, outcome) => self.ended(id, token, outcome, &mut step),
             Event::GiveWay(ids) => self.give_way(&ids, &mut step),
@@ -422,6 +427,14 @@ impl Queue {
             }
             None => Answer::Unknown,
         }
+    }
+
+    fn note(&mut self, trace: Trace, step: &mut Step) -> Answer {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.traces.insert(id, trace);
+        step.changed.insert(id);
+        Answer::Noted(id)
     }
 
     fn cleaned(&mut self, id: Id, token: u64, step: &mut Step) {

@@ -183,6 +183,9 @@ impl Lab {
             let specs = self.new_images().await;
             self.ask_add(specs).await;
         }
+        if self.model.paused && self.random.below(3) > 0 {
+            self.ask_pause(false).await;
+        }
         match when {
             When::Anytime => {
                 self.until_killed(|lab| Duration::from_micros(lab.random.next() % 1_600_000)).await
@@ -194,6 +197,7 @@ impl Lab {
                 tokio::time::sleep(wait).await;
             }
             When::Adding => {
+                self.let_it_run().await;
                 let specs = self.many();
                 let wait = Duration::from_micros(self.random.next() % 12_000);
                 // The answer may come or not.
@@ -202,6 +206,7 @@ impl Lab {
             When::Exposed => self.until_exposed().await,
             When::Finished => self.until_one_finishes().await,
             When::Removing => {
+                self.let_it_run().await;
                 if let Some(key) = self.removable() {
                     let wait = Duration::from_micros(self.random.next() % 8_000);
                     let _ = tokio::time::timeout(wait, self.ask_remove(key)).await;
@@ -245,6 +250,12 @@ impl Lab {
         };
         // It never ends by itself.
         let _ = tokio::time::timeout(wait, operations).await;
+    }
+
+    /// A while in which bytes come.
+    async fn let_it_run(&mut self) {
+        let wait = Duration::from_millis(self.random.next() % 800);
+        tokio::time::sleep(wait).await;
     }
 
     async fn operate(&mut self) {
