@@ -305,7 +305,7 @@ impl Parking {
             }
             None => &*self.before,
         };
-        self.seen.extend(brought(&all, &self.source, image_id, self.since));
+        self.seen.extend(before::brought(&all, &self.source, image_id, self.since));
         let made = before.made(&all, &self.source, &self.seen);
         for record in &made {
             containerd.delete_image(&record.name).await?;
@@ -359,26 +359,6 @@ impl Tools {
             tracing::warn!(name, "CRI still shows an image that was removed from containerd");
         }
     }
-}
-
-/// What a pull has brought: what its name stands for, and the image of this ID; of one that was cut off also what has
-/// come to its repository since, as its name may be gone while its digest is not.
-fn brought(
-    all: &[ImageRecord],
-    source: &str,
-    image_id: Option<&str>,
-    since: Option<SystemTime>,
-) -> Vec<String> {
-    let Ok(reference) = Reference::parse(source) else { return Vec::new() };
-    let (name, digests) = (cri_name(&reference), format!("{}@", reference.name()));
-    let came = |record: &ImageRecord| {
-        let young = since.is_some_and(|since| record.created_at.is_some_and(|time| time >= since));
-        young && record.name.starts_with(&digests)
-    };
-    let of_pull = all
-        .iter()
-        .filter(|record| record.name == name || Some(record.name.as_str()) == image_id || came(record));
-    of_pull.map(|record| record.target.digest.clone()).collect()
 }
 
 /// Targets of records that are hidden, because somebody else is about to park them. They were not there before.
