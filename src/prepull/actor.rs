@@ -88,7 +88,7 @@ impl Actor {
         for (id, trace) in self.queue.traces() {
             // Hidden before any attempt begins, or that would take what was left for an image that is there.
             let left = park::Left::new(&self.tools, id, trace.clone());
-            tokio::spawn(clean(self.tools.clone(), left, self.commands.clone()));
+            tokio::spawn(clean(self.tools.clone(), left, Notes(self.commands.clone())));
         }
         let all: Vec<Id> = self.queue.items().map(|item| item.id).collect();
         self.see_pins(&all.into_iter().collect());
@@ -131,7 +131,7 @@ impl Actor {
                     changed.extend(step.changed);
                 }
                 Command::Do(event, asker) => {
-                    self.dirty_meta |= matches!(event, Event::Pause(_) | Event::Add(_));
+                    self.dirty_meta |= matches!(event, Event::Pause(_) | Event::Add(_) | Event::Looks(_));
                     let step = self.step(event);
                     actions.extend(step.actions);
                     changed.extend(step.changed);
@@ -139,9 +139,9 @@ impl Actor {
                 }
                 Command::Look(look) => looks.push(look),
                 Command::DryRun(wanted, asker) => {
-                    let tools = self.tools.clone();
+                    let (tools, notes) = (self.tools.clone(), Notes(self.commands.clone()));
                     // Who asked may go before it is known.
-                    tokio::spawn(async move { asker.send(dry::run(&tools, wanted).await) });
+                    tokio::spawn(async move { asker.send(dry::run(&tools, &notes, wanted).await) });
                 }
                 Command::Close(asker) => close = Some(asker),
             }
@@ -332,13 +332,34 @@ impl Turns {
     }
 }
 
-/// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
-async fn clean(tools: Arc<Tools>, mut left: park::Left, commands: mpsc::WeakSender<Command>) {
-    left.remove(&tools).await;
-    if let Some(commands) = commands.upgrade() {
-        // Nobody is there to hear of it when crisp shuts down.
-        let _ = commands.send(Command::Report(Event::Cleaned(left.id, 0))).await;
+/// Notes what may be seen although nobody has asked for it.
+#[derive(Debug)]
+pub(super) struct Notes(mpsc::WeakSender<Command>);
+
+impl Notes {
+    /// Notes it on disk, and gives the number by which it is known. Nothing may be pulled without one.
+    pub(super) async fn note(&self, trace: Trace) -> Option<Id> {
+        let (answer, answered) = oneshot::channel();
+        self.0.upgrade()?.send(Command::Do(Event::Looks(trace), answer)).await.ok()?;
+        match answered.await {
+            Ok(Ok(Answer::Noted(id))) => Some(id),
+            _ => None,
+        }
     }
+
+    /// Nothing of it can be seen any more.
+    pub(super) async fn cleaned(&self, id: Id) {
+        if let Some(commands) = self.0.upgrade() {
+            // Nobody is there to hear of it when crisp shuts down; it is looked for at the next start.
+            let _ = commands.send(Command::Report(Event::Cleaned(id, 0))).await;
+        }
+    }
+}
+
+/// Removes what an attempt has left that the last crash cut off. Until then crisp's socket does not show it.
+async fn clean(tools: Arc<Tools>, mut left: park::Left, notes: Notes) {
+    left.remove(&tools).await;
+    notes.cleaned(left.id).await;
 }
 
 fn pin_of(item: &Item) -> Option<Pin> {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Code;
 
 use crate::image::Reference;
+use crate::prepull::actor::Notes;
 use crate::prepull::attempt::Tools;
 use crate::prepull::item::Item;
 use crate::prepull::park::{self, Parking};
@@ -46,7 +47,7 @@ pub struct DryRun {
 }
 
 /// Looks at images.
-pub(super) async fn run(tools: &Arc<Tools>, wanted: Vec<Wanted>) -> Vec<DryRun> {
+pub(super) async fn run(tools: &Arc<Tools>, notes: &Notes, wanted: Vec<Wanted>) -> Vec<DryRun> {
     let looks = wanted.into_iter().map(|wanted| async move {
         let (image, source) = (wanted.image.clone(), wanted.source.clone());
         let unknown = |note: String| DryRun {
@@ -57,16 +58,12 @@ pub(super) async fn run(tools: &Arc<Tools>, wanted: Vec<Wanted>) -> Vec<DryRun> 
             bytes_missing: None,
             note,
         };
-        match tokio::time::timeout(LIMIT, look(tools, wanted)).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(note)) => unknown(note),
-            Err(_) => unknown("the registry did not answer in time".into()),
-        }
+        look(tools, notes, wanted).await.unwrap_or_else(unknown)
     });
     stream::iter(looks).buffered(ABREAST).collect().await
 }
 
-async fn look(tools: &Arc<Tools>, wanted: Wanted) -> Result<DryRun, String> {
+async fn look(tools: &Arc<Tools>, notes: &Notes, wanted: Wanted) -> Result<DryRun, String> {
     let Wanted { image, source, spec } = wanted;
     let found = |present, bytes_total, bytes_missing, note: &str| DryRun {
         image: image.clone(),
@@ -97,7 +94,7 @@ async fn look(tools: &Arc<Tools>, wanted: Wanted) -> Result<DryRun, String> {
     };
     let mut refusal = String::new();
     for credential in tries {
-        match measure(tools, &item, &reference, credential).await {
+        match measure(tools, notes, &item, &reference, credential).await {
             Ok((total, missing)) => return Ok(found(false, Some(total), Some(missing), "")),
             Err(words) => refusal = words,
         }
@@ -108,11 +105,16 @@ async fn look(tools: &Arc<Tools>, wanted: Wanted) -> Result<DryRun, String> {
 /// Total and missing bytes of an image.
 async fn measure(
     tools: &Arc<Tools>,
+    notes: &Notes,
     item: &Item,
     reference: &Reference,
     credential: Option<&Credential>,
 ) -> Result<(u64, u64), String> {
     let mut parking = Parking::prepare(tools, item).await.map_err(words_of)?;
+    let note = match parking.trace().filter(|_| credential.is_some()) {
+        Some(trace) => Some(notes.note(trace).await.ok_or("the queue cannot be written")?),
+        None => None,
+    };
     let began = SystemTime::now();
     let auth = credential.map(Credential::auth_config);
     let request = Request::own(OwnRequest {
@@ -124,6 +126,9 @@ async fn measure(
         annotations: Default::default(),
     });
     let mut pull = tools.coordinator.own(request).await;
+    // However long the registry takes, it is tidied up afterwards.
+    let late = tokio::time::sleep(LIMIT);
+    tokio::pin!(late);
     let measured = loop {
         tokio::select! {
             biased;
@@ -139,6 +144,7 @@ async fn measure(
                     Err(error) => Err(error.to_string()),
                 };
             }
+            () = &mut late => break Err("the registry did not answer in time".into()),
             () = tokio::time::sleep(LOOK) => {
                 let Some(progress) = pull.progress().await else { continue };
                 let Some(total) = progress.bytes_total else { continue };
@@ -148,6 +154,9 @@ async fn measure(
     };
     pull.cancel();
     parking.clean_up(tools).await.map_err(|error| words_of(park::still_there(error)))?;
+    if let Some(note) = note {
+        notes.cleaned(note).await;
+    }
     measured
 }
 

@@ -93,9 +93,11 @@ pub(super) async fn pull(
         async move {
             let mut parking = Parking::prepare(&tools, &item).await?;
             // On disk before anything can be seen. What is in sight already stays so, whatever happens.
-            let exposes = !parking.before.has_source(&item.source);
-            let trace = Trace { source: item.source.clone(), since: Time::now() };
-            if exposes && !turn.expose(trace).await {
+            let trace = parking.trace();
+            let exposes = trace.is_some();
+            if let Some(trace) = trace
+                && !turn.expose(trace).await
+            {
                 let message = "the queue cannot be written".into();
                 return Err(Outcome::Later { reason: Reason::Queued, message });
             }
@@ -177,6 +179,12 @@ impl Parking {
         let (source, flying) = (item.source.clone(), Some(flying));
         let hidden = Lingering(Some(hidden));
         Ok(Self { source, before, hidden, flying, since: None, seen: BTreeSet::new() })
+    }
+
+    /// What has to be on disk before the pull begins, if something of it may be seen that was not there.
+    pub(super) fn trace(&self) -> Option<Trace> {
+        let trace = || Trace { source: self.source.clone(), since: Time::now() };
+        (!self.before.has_source(&self.source)).then(trace)
     }
 
     /// What is known of a pull that was cut off.
@@ -297,7 +305,7 @@ impl Parking {
             }
             None => &*self.before,
         };
-        self.seen.extend(brought(&all, &self.source, image_id, self.since));
+        self.seen.extend(before::brought(&all, &self.source, image_id, self.since));
         let made = before.made(&all, &self.source, &self.seen);
         for record in &made {
             containerd.delete_image(&record.name).await?;
@@ -351,26 +359,6 @@ impl Tools {
             tracing::warn!(name, "CRI still shows an image that was removed from containerd");
         }
     }
-}
-
-/// What a pull has brought: what its name stands for, and the image of this ID; of one that was cut off also what has
-/// come to its repository since, as its name may be gone while its digest is not.
-fn brought(
-    all: &[ImageRecord],
-    source: &str,
-    image_id: Option<&str>,
-    since: Option<SystemTime>,
-) -> Vec<String> {
-    let Ok(reference) = Reference::parse(source) else { return Vec::new() };
-    let (name, digests) = (cri_name(&reference), format!("{}@", reference.name()));
-    let came = |record: &ImageRecord| {
-        let young = since.is_some_and(|since| record.created_at.is_some_and(|time| time >= since));
-        young && record.name.starts_with(&digests)
-    };
-    let of_pull = all
-        .iter()
-        .filter(|record| record.name == name || Some(record.name.as_str()) == image_id || came(record));
-    of_pull.map(|record| record.target.digest.clone()).collect()
 }
 
 /// Targets of records that are hidden, because somebody else is about to park them. They were not there before.

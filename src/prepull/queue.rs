@@ -116,6 +116,7 @@ impl Queue {
             Event::Pause(paused) => self.pause(paused, &mut step),
             Event::Turn(id, token, flies) => self.turn(id, token, flies),
             Event::Exposes(id, token, trace) => step.answer = self.expose(id, token, trace, &mut step),
+            Event::Looks(trace) => step.answer = self.note(trace, &mut step),
             Event::Cleaned(id, token) => self.cleaned(id, token, &mut step),
             Event::Ended(id, token, outcome) => self.ended(id, token, outcome, &mut step),
             Event::GiveWay(ids) => self.give_way(&ids, &mut step),
@@ -307,6 +308,14 @@ impl Queue {
             }
             None => Answer::Unknown,
         }
+    }
+
+    fn note(&mut self, trace: Trace, step: &mut Step) -> Answer {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.traces.insert(id, trace);
+        step.changed.insert(id);
+        Answer::Noted(id)
     }
 
     fn cleaned(&mut self, id: Id, token: u64, step: &mut Step) {

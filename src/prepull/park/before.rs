@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio_util::task::TaskTracker;
@@ -185,6 +186,30 @@ impl Before {
     }
 }
 
+/// What a pull has brought: what its name stands for, and the image of this ID. Of one that was cut off, at a time since
+/// when it was under way, also what has come to its repository, and what has no name at all: the runtime makes name, ID
+/// and digest one after the other, and may have made one of them after the others were removed.
+pub(super) fn brought(
+    all: &[ImageRecord],
+    source: &str,
+    image_id: Option<&str>,
+    since: Option<SystemTime>,
+) -> BTreeSet<String> {
+    let Ok(reference) = Reference::parse(source) else { return BTreeSet::new() };
+    let (name, digests) = (cri_name(&reference), format!("{}@", reference.name()));
+    let named: BTreeSet<&String> =
+        all.iter().filter(|record| !is_id(record)).map(|record| &record.target.digest).collect();
+    let came = |record: &ImageRecord| {
+        let young = since.is_some_and(|since| record.created_at.is_some_and(|time| time >= since));
+        young
+            && (record.name.starts_with(&digests) || is_id(record) && !named.contains(&record.target.digest))
+    };
+    let of_pull = all
+        .iter()
+        .filter(|record| record.name == name || Some(record.name.as_str()) == image_id || came(record));
+    of_pull.map(|record| record.target.digest.clone()).collect()
+}
+
 /// Whether a record is that of an image's ID.
 pub(super) fn is_id(record: &ImageRecord) -> bool {
     record.name.starts_with("sha256:")
@@ -306,5 +331,24 @@ mod tests {
             let found: Vec<_> = before.changed(&changed).cloned().collect();
             assert_eq!(found, [record(&digest("1"), &digest("d"))]);
         }
+    }
+
+    #[test]
+    fn one_that_was_cut_off_may_have_left_any_of_its_records() {
+        let (then, later) =
+            (SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(9));
+        let at = |mut record: ImageRecord, time| {
+            record.created_at = Some(time);
+            record
+        };
+        let brought =
+            |all: &[ImageRecord]| super::brought(all, "a.io/x:1", None, Some(later)).contains(&digest("d"));
+        for left in pulled("a.io/x", "1") {
+            assert!(brought(&[at(left.clone(), later)]), "{}", left.name);
+            let old = at(left.clone(), then);
+            assert_eq!(brought(std::slice::from_ref(&old)), left.name == "a.io/x:1", "{}", left.name);
+        }
+        let [name, _, id] = pulled("b.io/y", "1").try_into().unwrap();
+        assert!(!brought(&[at(name, later), at(id, later)]), "somebody else's");
     }
 }

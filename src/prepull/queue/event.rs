@@ -20,6 +20,8 @@ pub enum Event {
     Turn(Id, u64, bool),
     /// An attempt is about to bring a private image, which everybody sees until it is parked.
     Exposes(Id, u64, Trace),
+    /// The same for somebody who only looks. It gets a number of its own.
+    Looks(Trace),
     /// Nothing can be seen any more of what this attempt may have brought; 0 is one of a process before this one.
     Cleaned(Id, u64),
     /// An attempt has ended.
@@ -102,6 +104,8 @@ pub enum Answer {
     Done,
     /// The items asked for, in that order, and what became of them.
     Added(Vec<(Id, Added)>),
+    /// It is noted under this number.
+    Noted(Id),
     /// There is no such item.
     Unknown,
     /// There are too many.

@@ -493,4 +493,11 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     assert_eq!(late.answer, Answer::Unknown, "nothing is brought for an item that is gone");
     assert!(world.queue.step(Event::Cleaned(id, token), world.now).changed.contains(&id));
     assert!(traces(&world.queue).is_empty());
+
+    // Somebody has only looked.
+    let looks = world.queue.step(Event::Looks(trace), world.now);
+    let Answer::Noted(note) = looks.answer else { panic!("{looks:?}") };
+    assert!(note > id && looks.changed.contains(&note) && world.queue.get(note).is_none());
+    assert!(world.queue.step(Event::Cleaned(note, 0), world.now).changed.contains(&note));
+    assert!(traces(&world.queue).is_empty());
 }

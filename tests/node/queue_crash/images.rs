@@ -119,7 +119,7 @@ impl Images {
             image = image.share(&self.base, 0);
         }
         for _ in 0..=random.below(2) {
-            image = image.noise(50_000 + random.below(3 << 19), random.next());
+            image = image.noise(50_000 + random.below(2 << 20), random.next());
         }
         image.build()
     }
