@@ -92,6 +92,12 @@ impl Queue {
                 item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", now);
             }
             rules::clock_went_back(&mut item, Duration::ZERO, now);
+            if let Some(kept) = &mut item.status.kept {
+                // Not longer than it would be from now on.
+                kept.until = kept
+                    .until
+                    .map(|until| kept_until(item.spec.pin, now).map_or(until, |most| until.min(most)));
+            }
             queue.next_id = queue.next_id.max(item.id.saturating_add(1));
             queue.keys.insert((item.spec.owner.clone(), item.image.clone()), item.id);
             let id = item.id;
@@ -211,13 +217,14 @@ impl Queue {
         let other_pull = item.source != source
             || item.spec.secrets != spec.secrets
             || item.spec.policy != spec.policy
+            || item.spec.visibility != spec.visibility
             || item.spec.sandbox != spec.sandbox;
         item.source = source;
         item.spec = spec;
         step.changed.insert(id);
         if restart {
             rules::restart(item, "asked for again", self.now);
-        } else if !item.is_finished() && other_pull {
+        } else if other_pull && self.runs.contains_key(&id) {
             self.stop(id, "asked for in another way", step);
         } else if let Some(item) = self.items.get_mut(&id).filter(|item| !self.runs.contains_key(&item.id)) {
             rules::begin(item, self.now);
@@ -275,6 +282,7 @@ impl Queue {
         if let Some(item) = self.items.get_mut(&id) {
             item.status.until = None;
             item.status.turn(State::Waiting, Reason::Queued, why, self.now);
+            rules::begin(item, self.now);
         }
     }
 
