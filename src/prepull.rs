@@ -21,6 +21,7 @@ mod handle;
 pub mod item;
 mod keeper;
 mod node;
+mod opening;
 pub mod overrider;
 mod park;
 pub mod queue;

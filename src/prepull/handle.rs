@@ -11,13 +11,14 @@ use tokio::sync::{mpsc, oneshot};
 use crate::config;
 use crate::containerd::Containerd;
 use crate::metrics::Metrics;
-use crate::prepull::actor::{self, Actor};
+use crate::prepull::actor::Actor;
 use crate::prepull::attempt::Tools;
 use crate::prepull::cri::{CriCall, Images};
 use crate::prepull::dry::DryRun;
 use crate::prepull::item::{How, Id, Item, State};
 use crate::prepull::keeper;
 use crate::prepull::node::Node;
+use crate::prepull::opening;
 use crate::prepull::park;
 use crate::prepull::queue::{Added, Answer, Event, Limits, Queue};
 use crate::prepull::secret::Sealer;
@@ -258,12 +259,12 @@ async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::
         ttl: parts.settings.finished_ttl,
     };
     let opened = async {
-        let store = actor::open_store(&dir).await?;
+        let store = opening::open_store(&dir).await?;
         let (sealer, found) = tokio::task::spawn_blocking({
             let (store, dir) = (store.clone(), dir.clone());
             move || -> anyhow::Result<_> {
                 let sealer = Sealer::open(&dir)?;
-                let found = actor::read(&store, &sealer, limits)?;
+                let found = opening::read(&store, &sealer, limits)?;
                 Ok((sealer, found))
             }
         })

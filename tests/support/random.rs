@@ -19,7 +19,7 @@ impl Random {
 
     /// A number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).unwrap()
+        (self.next() % end as u64) as usize
     }
 
     pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {

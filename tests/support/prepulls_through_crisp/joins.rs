@@ -43,13 +43,13 @@ impl Lab {
         let layers = |size, seed: u64| {
             (seed..seed + 4).fold(ImageBuilder::default(), |image, seed| image.noise(size, seed)).build()
         };
-        let images = [layers(2 * MIB, 510), layers(2 * MIB, 520), layers(MIB / 2, 530)];
+        let images = [layers(3 * MIB / 2, 510), layers(3 * MIB / 2, 520), layers(MIB / 2, 530)];
         let names: Vec<_> = images
             .iter()
             .enumerate()
             .map(|(at, image)| self.open.push(&format!("line-{at}:1"), image))
             .collect();
-        self.open.throttle_in_all(Some(4 * MIB as u64));
+        self.open.throttle_in_all(Some(5 * MIB as u64));
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let ids = self.ask_for(&names, json!({})).await;
         // Two are pulled at a time, so the third waits; then a pod wants just that one.
