@@ -125,15 +125,11 @@ impl Lab {
         let image = small(450);
         let name = self.private.push("theirs:1", &image);
         pulled(pull(&self.cri, &name, LOGIN)).await;
-        let mut hold = self.private.hold("/theirs/manifests/");
         let more = json!({ "secrets": self.secrets(), "policy": "Always" });
         let id = self.ask(&name, more).await;
-        hold.reached(1).await;
         self.crisp.kill();
         self.is_not_lost(&name).await;
         self.crisp.restart();
-        drop(hold);
-        self.private.behave();
         let item = self.success_of(id).await;
         assert_eq!(item.status.kept, None, "{item:#?}");
         self.is_seen(&name, &image).await;
