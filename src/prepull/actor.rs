@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::prepull::attempt::Tools;
 use crate::prepull::dry;
 use crate::prepull::handle::{Command, Refusal};
-use crate::prepull::item::{How, Id, Item, Trace};
+use crate::prepull::item::{How, Id, Item, State, Trace};
 use crate::prepull::opening::{Found, INSTANCE, ITEMS, NEXT_ID, PAUSED, TRACES};
 use crate::prepull::park;
 use crate::prepull::queue::{Action, Added, Answer, Event, Outcome, Queue, Step};
@@ -41,6 +41,8 @@ pub(super) struct Actor {
     commands: mpsc::WeakSender<Command>,
     attempts: HashMap<Id, (u64, Instant, AbortOnDropHandle<()>)>,
     pins: BTreeMap<Id, Pin>,
+    /// Names that stand for images pulled by another one, by item.
+    mapped: BTreeMap<Id, String>,
     /// Items for which something is kept, pinned or parked.
     kept: BTreeSet<Id>,
     /// Changed and not on disk yet, because the disk did not take it.
@@ -70,6 +72,7 @@ impl Actor {
             commands,
             attempts: HashMap::new(),
             pins: BTreeMap::new(),
+            mapped: BTreeMap::new(),
             kept: BTreeSet::new(),
             dirty: BTreeSet::new(),
             dirty_meta: true,
@@ -79,7 +82,7 @@ impl Actor {
 
     /// Runs until it is told to close, or nobody is left who could tell it anything.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let elsewhere = |item: &&Item| item.source != item.image && item.is_finished();
+        let elsewhere = |item: &&Item| is_mapped(item);
         if self.queue.items().any(|item| elsewhere(&item)) && !self.tools.has_aliases().await {
             for item in self.queue.items().filter(elsewhere) {
                 self.tools.sight.map_name(&item.image, &item.source);
@@ -107,6 +110,8 @@ impl Actor {
             if let Some(closed) = self.take(batch).await {
                 self.attempts.clear();
                 self.store.close().await;
+                // Who waits for an answer hears that there is none.
+                drop(commands);
                 // What private pulls have left in sight would stay so until the next crisp.
                 self.tools.looks.ended().await;
                 // Nobody may wait any more.
@@ -262,8 +267,27 @@ impl Actor {
         if kept_any == self.kept.is_empty() {
             self.tools.sight.set_keeps(!kept_any);
         }
+        self.end_mappings(changed);
         if differs {
             self.tools.sight.set_pins(self.pins.values().cloned());
+        }
+    }
+
+    /// Where the runtime has no second names, crisp answers for them as long as there is an item.
+    fn end_mappings(&mut self, changed: &BTreeSet<Id>) {
+        for id in changed {
+            match self.queue.get(*id).filter(|item| is_mapped(item)) {
+                Some(item) => {
+                    self.mapped.insert(*id, item.image.clone());
+                }
+                None => {
+                    if let Some(image) = self.mapped.remove(id)
+                        && !self.mapped.values().any(|other| *other == image)
+                    {
+                        self.tools.sight.unmap(&image);
+                    }
+                }
+            }
         }
     }
 
@@ -360,6 +384,11 @@ impl Notes {
 async fn clean(tools: Arc<Tools>, mut left: park::Left, notes: Notes) {
     left.remove(&tools).await;
     notes.cleaned(left.id).await;
+}
+
+/// Whether the image was pulled by another name than the pods' one.
+fn is_mapped(item: &Item) -> bool {
+    item.source != item.image && item.status.state == State::Succeeded
 }
 
 fn pin_of(item: &Item) -> Option<Pin> {

@@ -72,11 +72,11 @@ impl Tools {
     }
 
     async fn try_it(self: &Arc<Self>, item: &Item, turn: &Turns) -> Result<Outcome, Outcome> {
-        self.check_node(item).await?;
         if let Some(trace) = &item.status.exposed {
             let cleaned = park::clean(self, trace).await;
             cleaned.map_err(park::still_there)?;
         }
+        self.check_node(item).await?;
         let reference = Reference::parse(&item.source)
             .map_err(|error| failed(Reason::Invalid, format!("source: {error}"), true))?;
         // What an attempt has left that was cut off is not there for this one.

@@ -95,7 +95,9 @@ pub enum Refusal {
     #[error("there is no item {0}; `crisp queue list` shows all")]
     Unknown(Id),
     /// It could not be written down.
-    #[error("the queue cannot be written to disk, so nothing was taken: {0}")]
+    #[error(
+        "the queue cannot be written to disk now: no new item was taken, and other changes are tried again: {0}"
+    )]
     Store(String),
     /// There is no queue.
     #[error("there is no queue: {0}")]

@@ -92,12 +92,11 @@ pub(super) async fn pull(
         let (credential, turn) = (credential.clone(), turn.clone());
         async move {
             let mut parking = Parking::prepare(&tools, &item).await?;
-            // On disk before anything can be seen. What is in sight already stays so, whatever happens.
-            let trace = parking.trace();
-            let exposes = trace.is_some();
-            if let Some(trace) = trace
-                && !turn.expose(trace).await
-            {
+            let Some(trace) = parking.trace() else { return Ok(there_before(&tools, &item).await) };
+            // On disk before anything can be seen.
+            if !turn.expose(trace).await {
+                // What could not be noted is not to be acted upon.
+                turn.cleaned().await;
                 let message = "the queue cannot be written".into();
                 return Err(Outcome::Later { reason: Reason::Queued, message });
             }
@@ -119,19 +118,18 @@ pub(super) async fn pull(
             };
             match parked {
                 Ok(outcome) => {
-                    if exposes {
-                        turn.cleaned().await;
-                    }
+                    turn.cleaned().await;
                     if cut_off {
                         tokio::spawn(parking.look_again(tools));
                     }
                     outcome
                 }
                 Err(error) => {
-                    if stopped.is_cancelled() {
+                    // The next attempt may be far away, or never come. It is hidden until it is known to be gone.
+                    tokio::spawn(async move {
                         Left { id: item.id, parking }.remove(&tools).await;
                         turn.cleaned().await;
-                    }
+                    });
                     Err(still_there(error))
                 }
             }
@@ -139,6 +137,20 @@ pub(super) async fn pull(
     };
     let gone = |_| Err(failed(Reason::Error, "the pull ended without a word".into(), false));
     tools.looks.tasks.spawn(task).await.unwrap_or_else(gone)
+}
+
+/// The end of a private item whose image everybody sees. It is not pulled: what has come to its name meanwhile would be
+/// seen by everybody too.
+async fn there_before(tools: &Tools, item: &Item) -> Outcome {
+    let image = tools.images.status(&item.source).await.ok().flatten().unwrap_or_default();
+    Outcome::Done(Done {
+        present: true,
+        image_id: image.id,
+        bytes: image.size,
+        parked: false,
+        public: false,
+        note: "it was there before for everybody, so it is left as it is".into(),
+    })
 }
 
 /// Removes what an attempt that was cut off may have left for all to see.
@@ -157,6 +169,10 @@ impl Left {
     /// Removes it, as soon as that is possible. The runtime may still have been at work when crisp was not there any more.
     pub(super) async fn remove(&mut self, tools: &Tools) {
         while let Err(error) = self.parking.clean_up(tools).await {
+            if tools.coordinator.lease_support().await == Some(false) {
+                // Another runtime by now, which never had it.
+                return;
+            }
             tracing::debug!(%error, image = self.parking.source, "cannot look for what was left yet");
             tokio::time::sleep(AGAIN).await;
         }
@@ -221,9 +237,6 @@ impl Parking {
             let done = Done { present: false, image_id, bytes: 0, parked: false, public: false, note };
             Ok(Ok(Outcome::Done(done)))
         };
-        if self.before.has_source(&item.source) {
-            return seen("it was there before, so it is not hidden");
-        }
         if landed.others {
             return seen("somebody else has pulled it too, so it is not hidden");
         }
@@ -295,7 +308,7 @@ impl Parking {
         // Another pull by the same name would make some of its records again while others are removed.
         let _landed = tools.looks.landed(&self.source).await;
         let Some(hidden) = &self.hidden.0 else { return Ok(false) };
-        let Some(_claim) = hidden.claim(image_id).await else { return Ok(false) };
+        let Some(claim) = hidden.claim(image_id).await else { return Ok(false) };
         let alone = tools.looks.alone().await;
         let all = containerd.images().await?;
         let before = match self.since {
@@ -320,7 +333,7 @@ impl Parking {
                 containerd.create_or_update_image(id).await?;
             }
         }
-        drop(alone);
+        drop((alone, claim));
         for record in made {
             tools.has_gone(&record.name).await;
         }

@@ -108,6 +108,11 @@ impl Queue {
             item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", self.now);
         }
         rules::clock_went_back(&mut item, Duration::ZERO, self.now);
+        if let Some(kept) = &mut item.status.kept {
+            // Not longer than it would be from now on.
+            let most = kept_until(item.spec.pin, self.now);
+            kept.until = kept.until.map(|until| most.map_or(until, |most| until.min(most)));
+        }
         let id = item.id;
         self.skip(id);
         self.keys.insert(&item);
@@ -229,13 +234,14 @@ impl Queue {
         let other_pull = item.source != source
             || item.spec.secrets != spec.secrets
             || item.spec.policy != spec.policy
+            || item.spec.visibility != spec.visibility
             || item.spec.sandbox != spec.sandbox;
         item.source = source;
         item.spec = spec;
         step.changed.insert(id);
         if restart {
             rules::restart(item, "asked for again", self.now);
-        } else if !item.is_finished() && other_pull {
+        } else if other_pull && self.runs.contains_key(&id) {
             self.stop(id, "asked for in another way", step);
         } else if let Some(item) = self.items.get_mut(&id).filter(|item| !self.runs.contains_key(&item.id)) {
             rules::begin(item, self.now);
@@ -293,6 +299,7 @@ impl Queue {
         if let Some(item) = self.items.get_mut(&id) {
             item.status.until = None;
             item.status.turn(State::Waiting, Reason::Queued, why, self.now);
+            rules::begin(item, self.now);
         }
     }
 

@@ -501,3 +501,26 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     assert!(world.queue.step(Event::Cleaned(note, 0), world.now).changed.contains(&note));
     assert!(traces(&world.queue).is_empty());
 }
+
+/// Broke: an item that was being pulled for everybody went on so when its owner wanted it private, and an item that was
+/// asked for anew lost its time.
+#[test]
+fn a_wish_that_changes_is_followed_at_once() {
+    use crate::prepull::spec::Visibility;
+    let mut world = World::new();
+    world.step(Event::Add(vec![wanted(0, 0, |spec| spec.visibility = Some(Visibility::Shared))]));
+    let (id, token) = world.some_run(0).unwrap();
+    let step = world
+        .queue
+        .step(Event::Add(vec![wanted(0, 0, |spec| spec.visibility = Some(Visibility::Private))]), world.now);
+    assert!(step.actions.contains(&Action::Stop(id, token)), "{step:?}");
+
+    let later = world.now.after(Duration::from_secs(3600));
+    let mut queue = Queue::new(limits(), [], 1, world.now);
+    for policy in [Policy::IfNotPresent, Policy::Always] {
+        let wish = wanted(1, 0, |spec| (spec.policy, spec.not_before) = (policy, Some(later)));
+        let step = queue.step(Event::Add(vec![wish]), world.now);
+        assert_eq!(step.actions, [], "its time has not come");
+        assert_eq!(queue.get(1).unwrap().status.reason, Reason::NotBefore);
+    }
+}
