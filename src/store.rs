@@ -110,6 +110,11 @@ impl Store {
         self.engine().load(table)
     }
 
+    /// Shows everything in a table, by key, without holding all of it. Blocks: for start-up.
+    pub fn each(&self, table: &'static str, show: impl FnMut(u64, &[u8])) -> Result<(), ReadError> {
+        self.engine().each(table, show)
+    }
+
     /// The value of a key of the meta table. Blocks: for start-up.
     pub fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, ReadError> {
         self.engine().meta(key)

@@ -207,6 +207,8 @@ impl Status {
         if (self.state, self.reason, &self.message) != (state, reason, &message) {
             (self.state, self.reason, self.since) = (state, reason, now);
             self.message.clone_from(&message);
+            // Most items have one or two, and there are many items.
+            self.history.reserve_exact(1);
             self.history.push(Transition { time: now, state, reason, message });
             let surplus = self.history.len().saturating_sub(HISTORY);
             self.history.drain(..surplus);

@@ -29,30 +29,27 @@ pub(super) fn read(store: &Store, sealer: &Sealer, limits: Limits) -> anyhow::Re
         let value = store.meta(key)?.and_then(|value| <[u8; 8]>::try_from(value).ok());
         Ok(value.map_or(0, u64::from_be_bytes))
     };
-    let mut items = Vec::new();
-    let mut next_id = number(NEXT_ID)?;
-    for (id, data) in store.load(ITEMS)? {
-        next_id = next_id.max(id.saturating_add(1));
-        match record::decode(&data, sealer, now) {
-            Ok(item) => items.push(item),
-            // It stays in the store for who can read it.
-            Err(error) => tracing::error!(item = id, %error, "an item cannot be read; it is left out"),
+    // One after the other: all of them as they are written are more than all of them as they are kept.
+    let mut queue = Queue::new(limits, [], number(NEXT_ID)?, now);
+    store.each(ITEMS, |id, data| match record::decode(data, sealer, now) {
+        Ok(item) => queue.put(item),
+        // It stays in the store for who can read it.
+        Err(error) => {
+            queue.skip(id);
+            tracing::error!(item = id, %error, "an item cannot be read; it is left out");
         }
-    }
+    })?;
+    store.each(TRACES, |id, data| match serde_json::from_slice(data) {
+        Ok(trace) => queue.put_trace(id, trace),
+        Err(error) => {
+            queue.skip(id);
+            tracing::error!(item = id, %error, "what an item has left cannot be read");
+        }
+    })?;
     let instance = match store.meta(INSTANCE)?.and_then(|value| String::from_utf8(value).ok()) {
         Some(instance) => instance,
         None => crate::pull::key::KeyMaker::new()?.instance(),
     };
-    let mut traces = Vec::new();
-    for (id, data) in store.load(TRACES)? {
-        next_id = next_id.max(id.saturating_add(1));
-        match serde_json::from_slice(&data) {
-            Ok(trace) => traces.push((id, trace)),
-            Err(error) => tracing::error!(item = id, %error, "what an item has left cannot be read"),
-        }
-    }
-    let mut queue = Queue::new(limits, items, next_id, now);
-    queue.put_traces(traces);
     if number(PAUSED)? != 0 {
         queue.step(Event::Pause(true), now);
     }

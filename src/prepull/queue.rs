@@ -15,6 +15,7 @@ mod index;
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::prepull::item::{How, Id, Item, Kept, Reason, State, Trace};
@@ -41,9 +42,10 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Queue {
     limits: Limits,
-    items: BTreeMap<Id, Item>,
+    /// Boxed, because the nodes of a tree that grows at its end are half empty.
+    items: BTreeMap<Id, Box<Item>>,
     /// By owner and image.
-    keys: HashMap<(String, String), Id>,
+    keys: Keys,
     runs: BTreeMap<Id, Run>,
     /// What items that are gone may have left for all to see.
     traces: BTreeMap<Id, Trace>,
@@ -54,6 +56,13 @@ pub struct Queue {
     next_id: Id,
     last_token: u64,
     now: Time,
+}
+
+/// Finds items by owner and image, without a copy of either.
+#[derive(Debug, Default)]
+struct Keys {
+    hashes: RandomState,
+    ids: BTreeSet<(u64, Id)>,
 }
 
 /// An attempt under way.
@@ -76,7 +85,7 @@ impl Queue {
         let mut queue = Self {
             limits,
             items: BTreeMap::new(),
-            keys: HashMap::new(),
+            keys: Keys::default(),
             runs: BTreeMap::new(),
             traces: BTreeMap::new(),
             exposing: HashMap::new(),
@@ -86,25 +95,34 @@ impl Queue {
             last_token: 0,
             now,
         };
-        for mut item in items {
-            // An attempt that a crash has cut off.
-            if item.status.state == State::Pulling {
-                item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", now);
-            }
-            rules::clock_went_back(&mut item, Duration::ZERO, now);
-            if let Some(kept) = &mut item.status.kept {
-                // Not longer than it would be from now on.
-                kept.until = kept
-                    .until
-                    .map(|until| kept_until(item.spec.pin, now).map_or(until, |most| until.min(most)));
-            }
-            queue.next_id = queue.next_id.max(item.id.saturating_add(1));
-            queue.keys.insert((item.spec.owner.clone(), item.image.clone()), item.id);
-            let id = item.id;
-            queue.items.insert(id, item);
-            queue.reindex(id);
+        for item in items {
+            queue.put(item);
         }
         queue
+    }
+
+    /// Takes in an item that was written down.
+    pub fn put(&mut self, mut item: Item) {
+        // An attempt that a crash has cut off.
+        if item.status.state == State::Pulling {
+            item.status.turn(State::Waiting, Reason::Queued, "crisp was restarted", self.now);
+        }
+        rules::clock_went_back(&mut item, Duration::ZERO, self.now);
+        if let Some(kept) = &mut item.status.kept {
+            // Not longer than it would be from now on.
+            let most = kept_until(item.spec.pin, self.now);
+            kept.until = kept.until.map(|until| most.map_or(until, |most| until.min(most)));
+        }
+        let id = item.id;
+        self.skip(id);
+        self.keys.insert(&item);
+        self.items.insert(id, Box::new(item));
+        self.reindex(id);
+    }
+
+    /// Never gives this number to an item.
+    pub fn skip(&mut self, id: Id) {
+        self.next_id = self.next_id.max(id.saturating_add(1));
     }
 
     /// Takes an event in.
@@ -138,9 +156,10 @@ impl Queue {
         step
     }
 
-    /// Takes in what was written down of items that are gone.
-    pub fn put_traces(&mut self, traces: impl IntoIterator<Item = (Id, Trace)>) {
-        self.traces.extend(traces);
+    /// Takes in what was written down of an item that is gone.
+    pub fn put_trace(&mut self, id: Id, trace: Trace) {
+        self.skip(id);
+        self.traces.insert(id, trace);
     }
 
     /// What may be there for all to see although it should not, and whose it was.
@@ -161,12 +180,12 @@ impl Queue {
 
     /// An item.
     pub fn get(&self, id: Id) -> Option<&Item> {
-        self.items.get(&id)
+        self.items.get(&id).map(|item| &**item)
     }
 
     /// All items, the oldest first.
     pub fn items(&self) -> impl ExactSizeIterator<Item = &Item> {
-        self.items.values()
+        self.items.values().map(|item| &**item)
     }
 
     /// The number that the next item gets.
@@ -183,7 +202,7 @@ impl Queue {
         let new: BTreeSet<_> = wanted
             .iter()
             .map(|wanted| (&wanted.spec.owner, &wanted.image))
-            .filter(|(owner, image)| !self.keys.contains_key(&((*owner).clone(), (*image).clone())))
+            .filter(|(owner, image)| self.keys.find(owner, image, &self.items).is_none())
             .collect();
         if self.items.len() - self.index.forgettable() + new.len() > self.limits.items {
             return Answer::Full;
@@ -194,15 +213,13 @@ impl Queue {
 
     fn add_one(&mut self, wanted: Wanted, step: &mut Step) -> (Id, Added) {
         let Wanted { image, source, spec } = wanted;
-        let key = (spec.owner.clone(), image.clone());
-        let known = self.keys.get(&key).copied().filter(|id| self.items.contains_key(id));
-        let Some(id) = known else {
+        let Some(id) = self.keys.find(&spec.owner, &image, &self.items) else {
             let id = self.next_id;
             self.next_id += 1;
             let mut item = Item::new(id, image, source, spec, self.now);
             rules::begin(&mut item, self.now);
-            self.keys.insert(key, id);
-            self.items.insert(id, item);
+            self.keys.insert(&item);
+            self.items.insert(id, Box::new(item));
             step.changed.insert(id);
             self.reindex(id);
             return (id, Added::New);
@@ -238,7 +255,7 @@ impl Queue {
             step.actions.push(Action::Stop(id, run.token));
         }
         if let Some(item) = self.items.remove(&id) {
-            self.keys.remove(&(item.spec.owner, item.image));
+            self.keys.remove(&item);
             if let Some(kept) = item.status.kept {
                 step.actions.push(Action::Release(id, kept.how));
             }
@@ -503,6 +520,28 @@ impl Queue {
             run.flying.map(|since| since.after(left))
         });
         self.index.place(item, run.is_some(), timeout, self.limits.ttl);
+    }
+}
+
+// === impl Keys ===
+
+impl Keys {
+    fn insert(&mut self, item: &Item) {
+        self.ids.insert((self.hash(&item.spec.owner, &item.image), item.id));
+    }
+
+    fn remove(&mut self, item: &Item) {
+        self.ids.remove(&(self.hash(&item.spec.owner, &item.image), item.id));
+    }
+
+    fn find(&self, owner: &str, image: &str, items: &BTreeMap<Id, Box<Item>>) -> Option<Id> {
+        let hash = self.hash(owner, image);
+        let mut same = self.ids.range((hash, Id::MIN)..=(hash, Id::MAX)).map(|(_, id)| *id);
+        same.find(|id| items.get(id).is_some_and(|item| item.spec.owner == owner && item.image == image))
+    }
+
+    fn hash(&self, owner: &str, image: &str) -> u64 {
+        self.hashes.hash_one((owner, image))
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Spec {
     pub image: String,
     /// The same, field by field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image_spec: Option<ImageSpec>,
+    pub image_spec: Option<Box<ImageSpec>>,
     /// For whom. One owner has one item for an image.
     #[serde(default = "default_owner")]
     pub owner: String,
@@ -234,7 +234,7 @@ impl Reader {
     }
 
     fn names(&self, spec: &mut Spec) -> Result<(String, String), Vec<String>> {
-        match (&spec.image_spec, spec.image.is_empty()) {
+        match (spec.image_spec.as_deref(), spec.image.is_empty()) {
             (Some(_), false) => return Err(vec!["imageSpec: give either image or imageSpec".into()]),
             (None, true) => return Err(vec!["image: is missing".into()]),
             (Some(ImageSpec::Aci(_)), true) => {

@@ -111,19 +111,29 @@ impl Engine {
 
     /// Everything in a table, by key.
     pub(super) fn load(&mut self, table: &'static str) -> Result<Vec<(u64, Vec<u8>)>, ReadError> {
+        let mut all = Vec::new();
+        self.each(table, |key, value| all.push((key, value.to_vec())))?;
+        Ok(all)
+    }
+
+    /// Shows everything in a table, by key.
+    pub(super) fn each(
+        &mut self,
+        table: &'static str,
+        mut show: impl FnMut(u64, &[u8]),
+    ) -> Result<(), ReadError> {
         self.read(|database| {
             let transaction = database.begin_read()?;
             let table = match transaction.open_table(items(table)) {
                 Ok(table) => table,
-                Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+                Err(TableError::TableDoesNotExist(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            let mut all = Vec::new();
             for entry in table.iter()? {
                 let (key, value) = entry?;
-                all.push((key.value(), value.value().to_vec()));
+                show(key.value(), value.value());
             }
-            Ok(all)
+            Ok(())
         })
     }
 

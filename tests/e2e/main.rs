@@ -23,7 +23,7 @@ mod pulls_through_crisp;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
 #[path = "../support/random.rs"]
-#[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
+#[expect(dead_code, reason = "shared with the quick tests, which use more of it")]
 mod random;
 mod references;
 #[path = "../support/registry.rs"]

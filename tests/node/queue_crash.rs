@@ -354,7 +354,7 @@ impl Lab {
     /// Many wishes at once, for images that there are and new ones.
     fn many(&mut self) -> Vec<Value> {
         let mut specs = Vec::new();
-        for number in 0..self.random.below(60) {
+        for number in 0..=self.random.below(60) {
             // What does not exist is finished at once, so that it costs nothing later on.
             let [_, closed] = self.images.hosts();
             let image = format!("{closed}/nothing/at-all-{number}:v1");

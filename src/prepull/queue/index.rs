@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::rules::TOGETHER;
@@ -21,7 +22,8 @@ pub(super) struct Index {
     ready: [BTreeSet<(Reverse<i32>, Id)>; Class::ALL.len()],
     /// The same, the one that has waited longest first.
     waited: [BTreeSet<(Time, Id)>; Class::ALL.len()],
-    by_source: HashMap<String, BTreeSet<Id>>,
+    /// Sorted. Most have one.
+    by_source: HashMap<Arc<str>, Vec<Id>>,
     due: BTreeSet<(Time, Id)>,
     /// Ended, and nothing is kept.
     forgettable: BTreeSet<(Time, Id)>,
@@ -42,7 +44,7 @@ struct Ready {
     class: Class,
     priority: i32,
     asked: Time,
-    source: String,
+    source: Arc<str>,
 }
 
 // === impl Index ===
@@ -57,7 +59,10 @@ impl Index {
             class: item.spec.class,
             priority: item.spec.priority,
             asked: status.asked,
-            source: item.source.clone(),
+            source: self
+                .by_source
+                .get_key_value(item.source.as_str())
+                .map_or_else(|| Arc::from(item.source.as_str()), |(source, _)| source.clone()),
         });
         let due = match status.finished {
             Some(finished) => end(item, finished, ttl),
@@ -76,7 +81,11 @@ impl Index {
             if let Some(set) = self.waited.get_mut(ready.class as usize) {
                 set.insert((ready.asked, id));
             }
-            self.by_source.entry(ready.source.clone()).or_default().insert(id);
+            let same = self.by_source.entry(ready.source.clone()).or_default();
+            if let Err(at) = same.binary_search(&id) {
+                same.reserve_exact(usize::from(same.is_empty()));
+                same.insert(at, id);
+            }
             self.fresh.push(id);
         }
         self.due.extend(due.map(|time| (time, id)));
@@ -93,9 +102,9 @@ impl Index {
             if let Some(set) = self.waited.get_mut(ready.class as usize) {
                 set.remove(&(ready.asked, id));
             }
-            if let Some(set) = self.by_source.get_mut(&ready.source) {
-                set.remove(&id);
-                if set.is_empty() {
+            if let Some(same) = self.by_source.get_mut(&ready.source) {
+                same.retain(|other| *other != id);
+                if same.is_empty() {
                     self.by_source.remove(&ready.source);
                 }
             }

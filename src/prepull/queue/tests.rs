@@ -267,7 +267,7 @@ impl World {
         }
         let live = queue.items.len() - queue.index.forgettable();
         assert!(live <= queue.limits.items && queue.index.forgettable() <= queue.limits.finished);
-        assert_eq!(queue.items.len(), queue.keys.len());
+        assert_eq!(queue.items.len(), queue.keys.ids.len());
         assert_eq!(self.disk.keys().collect::<Vec<_>>(), queue.items.keys().collect::<Vec<_>>());
         for (id, item) in &self.disk {
             let now = queue.get(*id).unwrap();

@@ -88,7 +88,7 @@ impl Named {
     pub(super) fn asked_for(self, spec: Spec) -> Spec {
         match self {
             Self::Name(image) => Spec { image, ..spec },
-            Self::Spec(image) => Spec { image: String::new(), image_spec: Some(image), ..spec },
+            Self::Spec(image) => Spec { image: String::new(), image_spec: Some(Box::new(image)), ..spec },
         }
     }
 }
