@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::http::HeaderMap;
 use anyhow::Context;
 use futures_util::FutureExt;
 use tokio::net::UnixListener;
@@ -20,18 +19,17 @@ use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::containerd::Containerd;
-use crate::cri::Method;
-use crate::intercept::{Features, RuntimeCall};
+use crate::cri::RuntimeCall;
+use crate::intercept::Features;
 use crate::metrics::Metrics;
 use crate::prepull::spec::Reader;
-use crate::prepull::{CriCall, Parts, Prepull, Sight};
+use crate::prepull::{Parts, Prepull, Sight};
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
 use crate::proxy::upstream::{Client, Endpoint, Endpoints};
 use crate::proxy::usage::{self, Usage};
 use crate::proxy::{self, Proxy};
 use crate::pull::Coordinator;
-use crate::pull::coordinator::PullCall;
 use crate::runtime::{self, Embedded};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
@@ -206,20 +204,16 @@ pub fn coordinator(
     metrics: &Arc<Metrics>,
     background: Handle,
 ) -> anyhow::Result<Coordinator> {
-    let client = Arc::new(Client::new(endpoints, metrics));
-    let call: PullCall = Box::new(move |metadata, message| {
-        let client = client.clone();
-        async move { client.call(Method::PULL_IMAGE, metadata, &message).await }.boxed()
-    });
+    let call = runtime_call(endpoints, metrics);
     let containerd = Containerd::new(endpoints.image.path());
     Coordinator::new(settings, call, containerd, background, metrics.clone())
         .context("no randomness for keys")
 }
 
-/// Calls that crisp makes for features, on connections of their own.
+/// Calls that crisp makes itself, on connections of their own: they live where the first call is made.
 pub fn runtime_call(endpoints: &Endpoints, metrics: &Arc<Metrics>) -> RuntimeCall {
     let client = Arc::new(Client::new(endpoints, metrics));
-    Box::new(move |method, metadata, message| {
+    Arc::new(move |method, metadata, message| {
         let client = client.clone();
         async move { client.call(method, metadata, &message).await }.boxed()
     })
@@ -233,11 +227,6 @@ pub fn prepull(
     coordinator: &Coordinator,
     sight: &Sight,
 ) -> Prepull {
-    let client = Arc::new(Client::new(endpoints, metrics));
-    let call: CriCall = Arc::new(move |method, message| {
-        let client = client.clone();
-        async move { client.call(method, HeaderMap::new(), &message).await }.boxed()
-    });
     Prepull::start(Parts {
         settings: config.prepull.clone(),
         slots: config.pull.max_background,
@@ -248,7 +237,7 @@ pub fn prepull(
         },
         coordinator: coordinator.clone(),
         containerd: Containerd::new(endpoints.image.path()),
-        call,
+        call: runtime_call(endpoints, metrics),
         sight: sight.clone(),
         metrics: metrics.clone(),
     })

@@ -20,7 +20,7 @@ pub use spec::{AciImage, DockerImage, ImageSpec, SpecError};
 const SHOWN: usize = 80;
 
 /// The beginning of a text that may be of any length and hold anything, for an error or a log line.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     let mut short: String = text.chars().take(SHOWN).collect();
     if short.len() < text.len() {
         short.push('…');

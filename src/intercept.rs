@@ -11,12 +11,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use http::HeaderMap;
 use prost::Message;
 
 use crate::cri::plan::{OnReply, Step};
-use crate::cri::{Call, Forward, Method, Plan, Policy, Raw, read};
+use crate::cri::{Call, Forward, Plan, Policy, RuntimeCall, read};
 use crate::error::Error;
 use crate::image::AciNames;
 use crate::metrics::Metrics;
@@ -34,10 +32,6 @@ pub trait Feature: fmt::Debug + Send + Sync {
     /// Reads the call and adds to the plan. `Some` ends planning: the call is answered by that plan.
     fn plan(&self, call: &Call, forward: &mut Forward) -> Result<Option<Plan>, Error>;
 }
-
-/// Makes a unary call at the runtime: method, metadata and message.
-pub type RuntimeCall =
-    Box<dyn Fn(Method, HeaderMap, Bytes) -> BoxFuture<'static, Result<Raw, Error>> + Send + Sync>;
 
 /// The features by the kind of call they look at, in the order in which they act.
 #[derive(Debug, Clone, Default)]

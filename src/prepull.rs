@@ -21,6 +21,7 @@ mod handle;
 pub mod item;
 mod keeper;
 mod node;
+mod notes;
 mod opening;
 pub mod overrider;
 mod park;
@@ -33,20 +34,9 @@ pub mod time;
 mod verdict;
 pub mod view;
 
-pub use cri::CriCall;
 pub use handle::{Parts, Prepull, Refusal};
 pub use item::{Id, Item};
 pub use sight::{Pin, Sight};
 pub use spec::Spec;
 
-/// How many characters of somebody else's text an error shows.
-const SHOWN: usize = 80;
-
-/// The beginning of a text that may be of any length and hold anything, for an error.
-fn shown(text: &str) -> String {
-    let mut short: String = text.chars().take(SHOWN).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
-}
+use crate::image::shown;

@@ -25,9 +25,9 @@ use tonic::Code;
 
 use crate::cri::frame::Frame;
 use crate::cri::plan::{First, OnEnd, OnReply, Step};
-use crate::cri::{Call, Forward, Method, Plan, Policy, Raw, read, view};
+use crate::cri::{CONTAINERD_METADATA, Call, Forward, Method, Plan, Policy, Raw, RuntimeCall, read, view};
 use crate::error::{Error, Kind, Origin};
-use crate::intercept::{Feature, RuntimeCall};
+use crate::intercept::Feature;
 use crate::metrics::Metrics;
 use crate::prepull::Sight;
 use crate::prepull::sight::Shown;
@@ -37,20 +37,17 @@ use crate::wire::{Patch, Value, fields, last};
 #[derive(Clone)]
 pub(super) struct Images {
     sight: Sight,
-    call: Arc<RuntimeCall>,
+    call: RuntimeCall,
     metrics: Arc<Metrics>,
 }
 
 const NAME: &str = "images";
 
-/// Metadata that no caller may say on a CRI call.
-const STRIPPED: [&str; 2] = ["containerd-lease", "containerd-namespace"];
-
 // === impl Images ===
 
 impl Images {
     pub(super) fn new(sight: Sight, call: RuntimeCall, metrics: Arc<Metrics>) -> Self {
-        Self { sight, call: Arc::new(call), metrics }
+        Self { sight, call, metrics }
     }
 
     fn list(&self, call: &Call, forward: &mut Forward) -> Result<(), Error> {
@@ -119,7 +116,7 @@ impl Images {
         let name = text(&call.message, &[1, 1])?;
         if let Some(other) = name.and_then(|name| self.sight.mapped(name)) {
             let (images, message, mut metadata) = (self.clone(), call.message.clone(), call.metadata.clone());
-            for name in STRIPPED {
+            for name in CONTAINERD_METADATA {
                 metadata.remove(name);
             }
             return Ok(Some(Plan::Delegate(

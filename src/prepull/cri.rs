@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use k8s_cri::v1::{
     ContainerStatusRequest, ContainerStatusResponse, Image, ImageFsInfoRequest, ImageFsInfoResponse,
     ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest, ListContainersResponse,
@@ -15,18 +13,15 @@ use k8s_cri::v1::{
 use prost::Message;
 use tonic::Code;
 
-use crate::cri::{Method, Raw};
+use crate::cri::{Method, Raw, RuntimeCall};
 use crate::error::{Error, Kind, Origin};
-
-/// Makes a call at the runtime.
-pub type CriCall = Arc<dyn Fn(Method, Bytes) -> BoxFuture<'static, Result<Raw, Error>> + Send + Sync>;
 
 /// How long the runtime may take to remove an image, which is as long as the kubelet gives it.
 const REMOVED_WITHIN: Duration = Duration::from_secs(120);
 
 /// The runtime's image service.
 #[derive(Clone)]
-pub(super) struct Images(pub(super) CriCall);
+pub(super) struct Images(pub(super) RuntimeCall);
 
 impl fmt::Debug for Images {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,7 +65,7 @@ impl Images {
             used.extend([container.image_id, container.image_ref]);
             used.extend(container.image.map(|image| image.image));
             let request = ContainerStatusRequest { container_id: container.id, verbose: false };
-            let reply = (self.0)(Method::CONTAINER_STATUS, request.encode_to_vec().into()).await?;
+            let reply = self.call(Method::CONTAINER_STATUS, &request).await?;
             if reply.code() == Code::NotFound {
                 // It has gone meanwhile.
                 continue;
@@ -91,8 +86,12 @@ impl Images {
         tokio::time::timeout(REMOVED_WITHIN, removed).await.map_err(late)?.map(drop)
     }
 
+    async fn call(&self, method: Method, request: &impl Message) -> Result<Raw, Error> {
+        (self.0)(method, HeaderMap::new(), request.encode_to_vec().into()).await
+    }
+
     async fn ask<T: Message + Default>(&self, method: Method, request: &impl Message) -> Result<T, Error> {
-        read(method, &(self.0)(method, request.encode_to_vec().into()).await?)
+        read(method, &self.call(method, request).await?)
     }
 }
 
@@ -113,6 +112,8 @@ mod tests {
     use futures_util::FutureExt;
     use k8s_cri::v1::{Container, ContainerStatus, Mount};
 
+    use std::sync::Arc;
+
     use super::*;
 
     fn spec(image: &str) -> Option<ImageSpec> {
@@ -121,7 +122,7 @@ mod tests {
 
     /// A runtime with these images and containers.
     fn runtime(images: Vec<Image>, containers: Vec<Container>, mounts: Vec<Mount>) -> Images {
-        Images(Arc::new(move |method, message| {
+        Images(Arc::new(move |method, _, message| {
             let reply = match method {
                 Method::LIST_IMAGES => ListImagesResponse { images: images.clone() }.encode_to_vec(),
                 Method::LIST_CONTAINERS => {

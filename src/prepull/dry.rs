@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use tonic::Code;
 
 use crate::image::Reference;
-use crate::prepull::actor::Notes;
 use crate::prepull::attempt::Tools;
 use crate::prepull::item::Item;
+use crate::prepull::notes::Notes;
 use crate::prepull::park::{self, Parking};
 use crate::prepull::queue::Outcome;
 use crate::prepull::secret::{Credential, matching};

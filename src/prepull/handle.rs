@@ -10,10 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config;
 use crate::containerd::Containerd;
+use crate::cri::RuntimeCall;
 use crate::metrics::Metrics;
 use crate::prepull::actor::Actor;
 use crate::prepull::attempt::Tools;
-use crate::prepull::cri::{CriCall, Images};
+use crate::prepull::cri::Images;
 use crate::prepull::dry::DryRun;
 use crate::prepull::item::{How, Id, Item, State};
 use crate::prepull::keeper;
@@ -55,7 +56,7 @@ pub struct Parts {
     /// The runtime's own API, where it is containerd.
     pub containerd: Containerd,
     /// Other calls at the runtime.
-    pub call: CriCall,
+    pub call: RuntimeCall,
     /// What kubelets are told of images.
     pub sight: Sight,
     /// What is counted.

@@ -9,43 +9,35 @@
 //! also if its item is removed meanwhile; at the next start what was [`Left`] is removed.
 
 mod before;
+mod hiding;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::containerd::{Error, ImageRecord, cri_name};
-use crate::cri::view;
 use crate::image::Reference;
-use crate::prepull::actor::Turns;
 use crate::prepull::attempt::{Tools, failed, image_ref};
 use crate::prepull::item::{Id, Item, Reason, Trace};
+use crate::prepull::notes::Turns;
 use crate::prepull::queue::{Done, Outcome};
 use crate::prepull::secret::Credential;
-use crate::prepull::sight::{HideGuard, Shown};
 use crate::prepull::time::Time;
 use crate::prepull::verdict;
 use crate::pull::own::{Landed, LeaseGuard};
 
 pub(super) use before::Looks;
 use before::{Before, Flying};
+use hiding::{Lingering, passing};
 
 /// How long a pull that was cancelled may still bring something.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// And a busy one.
 const LATER: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(20)];
-
-/// How long CRI may take to follow when records are removed: it hears of it by events.
-const FOLLOWS: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(5);
-
-/// How long an image is hidden after its names are gone: a reply that was made before may still be on its way.
-const LINGER: Duration = Duration::from_secs(5);
 
 /// How long after a failure what may have been left is looked for again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -72,10 +64,6 @@ pub(super) struct Left {
     pub(super) id: Id,
     parking: Parking,
 }
-
-/// Hides for [`LINGER`] longer than it lives.
-#[derive(Debug)]
-struct Lingering(Option<HideGuard>);
 
 /// Pulls an image that nobody is to see. It comes to a clean end also if the future is dropped.
 pub(super) async fn pull(
@@ -326,10 +314,13 @@ impl Parking {
         for before in before.changed(&all) {
             containerd.create_or_update_image(before).await?;
         }
-        for id in made.iter().filter(|record| before::is_id(record)) {
+        if made.iter().any(|record| before::is_id(record)) {
             // Somebody may have pulled the same content by another name at this very moment, and found the ID there.
-            let mut left = containerd.images().await?.into_iter();
-            if left.any(|record| record.target.digest == id.target.digest) {
+            let left: BTreeSet<_> =
+                containerd.images().await?.into_iter().map(|record| record.target.digest).collect();
+            let needed =
+                |record: &&&ImageRecord| before::is_id(record) && left.contains(&record.target.digest);
+            for id in made.iter().filter(needed) {
                 containerd.create_or_update_image(id).await?;
             }
         }
@@ -339,55 +330,6 @@ impl Parking {
         }
         Ok(true)
     }
-}
-
-// === impl Lingering ===
-
-impl Drop for Lingering {
-    fn drop(&mut self) {
-        if let (Some(hidden), Ok(handle)) = (self.0.take(), Handle::try_current()) {
-            handle.spawn(async move {
-                tokio::time::sleep(LINGER).await;
-                drop(hidden);
-            });
-        }
-    }
-}
-
-// === impl Tools ===
-
-impl Tools {
-    /// Waits until CRI has heard that a name is gone, so that crisp need not hide it any longer.
-    async fn has_gone(&self, name: &str) {
-        let gone = async {
-            while let Ok(Some(_)) = self.images.status(name).await {
-                // Somebody else may have brought it back.
-                if matches!(self.containerd.image(name).await, Ok(Some(_)) | Err(_)) {
-                    break;
-                }
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        if tokio::time::timeout(FOLLOWS, gone).await.is_err() {
-            tracing::warn!(name, "CRI still shows an image that was removed from containerd");
-        }
-    }
-}
-
-/// Targets of records that are hidden, because somebody else is about to park them. They were not there before.
-fn passing(tools: &Tools, records: &[ImageRecord]) -> BTreeSet<String> {
-    let mut images = BTreeMap::<&String, view::Image>::new();
-    for record in records {
-        let image = images.entry(&record.target.digest).or_default();
-        match (before::is_id(record), record.name.contains('@')) {
-            (true, _) => image.id.clone_from(&record.name),
-            (_, true) => image.repo_digests.push(record.name.clone()),
-            (_, false) => image.repo_tags.push(record.name.clone()),
-        }
-    }
-    let shown = tools.sight.show(images.values());
-    let hidden = images.keys().zip(shown).filter(|(_, shown)| *shown == Shown::Hidden);
-    hidden.map(|(target, _)| (*target).clone()).collect()
 }
 
 /// Gives up what is parked for an item.

@@ -12,10 +12,11 @@
 
 mod event;
 mod index;
+mod keys;
 mod rules;
+mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use crate::prepull::item::{How, Id, Item, Kept, Reason, State, Trace};
@@ -24,6 +25,7 @@ use crate::prepull::time::Time;
 
 pub use event::{Action, Added, Answer, Done, Event, Outcome, Step};
 use index::Index;
+use keys::Keys;
 
 /// What the queue is bound by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,13 +58,6 @@ pub struct Queue {
     next_id: Id,
     last_token: u64,
     now: Time,
-}
-
-/// Finds items by owner and image, without a copy of either.
-#[derive(Debug, Default)]
-struct Keys {
-    hashes: RandomState,
-    ids: BTreeSet<(u64, Id)>,
 }
 
 /// An attempt under way.
@@ -431,61 +426,6 @@ impl Queue {
         }
     }
 
-    /// Starts what may be started.
-    fn schedule(&mut self, step: &mut Step) {
-        let fresh = self.index.take_fresh();
-        if self.paused {
-            return;
-        }
-        for id in fresh {
-            let joins = self.items.get(&id).is_some_and(|item| self.runs_beside(&item.source) > 0);
-            if joins {
-                self.start(id, step);
-            }
-        }
-        for class in crate::pull::Class::ALL.into_iter().rev() {
-            while self.busy(class) < self.limits.slots {
-                let Some(id) = self.index.pick(class) else { break };
-                self.start(id, step);
-                let Some(source) = self.items.get(&id).map(|item| item.source.clone()) else { continue };
-                for other in self.index.same_source(&source) {
-                    if self.runs_beside(&source) == 0 {
-                        break;
-                    }
-                    self.start(other, step);
-                }
-            }
-        }
-    }
-
-    /// How many pull this already, or nothing if so many do that one more would be too many.
-    fn runs_beside(&self, source: &str) -> usize {
-        let count = self.runs.values().filter(|run| run.source == source).count();
-        if count < rules::TOGETHER { count } else { 0 }
-    }
-
-    /// How many slots this class and those above it use.
-    fn busy(&self, class: crate::pull::Class) -> usize {
-        let above = self.runs.values().filter(|run| run.class >= class);
-        above.map(|run| &run.source).collect::<BTreeSet<_>>().len()
-    }
-
-    fn start(&mut self, id: Id, step: &mut Step) {
-        let Some(item) = self.items.get_mut(&id).filter(|_| !self.runs.contains_key(&id)) else { return };
-        self.last_token += 1;
-        let run = Run {
-            token: self.last_token,
-            source: item.source.clone(),
-            class: item.spec.class,
-            flying: None,
-            used: Duration::ZERO,
-        };
-        item.status.turn(State::Pulling, Reason::InLine, "", self.now);
-        step.actions.push(Action::Start(id, run.token));
-        self.runs.insert(id, run);
-        self.reindex(id);
-    }
-
     /// Finished items beyond the limit go, the oldest first.
     fn forget_surplus(&mut self, step: &mut Step) {
         while self.index.forgettable() > self.limits.finished {
@@ -520,28 +460,6 @@ impl Queue {
             run.flying.map(|since| since.after(left))
         });
         self.index.place(item, run.is_some(), timeout, self.limits.ttl);
-    }
-}
-
-// === impl Keys ===
-
-impl Keys {
-    fn insert(&mut self, item: &Item) {
-        self.ids.insert((self.hash(&item.spec.owner, &item.image), item.id));
-    }
-
-    fn remove(&mut self, item: &Item) {
-        self.ids.remove(&(self.hash(&item.spec.owner, &item.image), item.id));
-    }
-
-    fn find(&self, owner: &str, image: &str, items: &BTreeMap<Id, Box<Item>>) -> Option<Id> {
-        let hash = self.hash(owner, image);
-        let mut same = self.ids.range((hash, Id::MIN)..=(hash, Id::MAX)).map(|(_, id)| *id);
-        same.find(|id| items.get(id).is_some_and(|item| item.spec.owner == owner && item.image == image))
-    }
-
-    fn hash(&self, owner: &str, image: &str) -> u64 {
-        self.hashes.hash_one((owner, image))
     }
 }
 

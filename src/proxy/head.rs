@@ -3,18 +3,15 @@
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Uri, Version, header, request};
 
-use crate::cri::Method;
+use crate::cri::{CONTAINERD_METADATA, Method};
 use crate::error::{Error, Kind, Origin};
-
-/// Metadata by which a client could reach into containerd's own bookkeeping through a CRI call.
-const STRIPPED: [&str; 2] = ["containerd-lease", "containerd-namespace"];
 
 /// The head as it goes to the runtime: as it came, except `:authority`, and what a CRI client must not say.
 pub(super) fn forwarded(parts: request::Parts) -> Request<()> {
     let request::Parts { method, uri, mut headers, .. } = parts;
     // containerd's own services need the namespace; only CRI calls must not carry it.
     if uri.path().starts_with("/runtime.v1.") {
-        for name in STRIPPED {
+        for name in CONTAINERD_METADATA {
             headers.remove(name);
         }
     }

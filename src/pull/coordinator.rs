@@ -19,7 +19,7 @@ use tonic::Code;
 
 use crate::config;
 use crate::containerd::{Containerd, Tracker};
-use crate::cri::Raw;
+use crate::cri::{Method, Raw, RuntimeCall};
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::pulls::Outcome;
@@ -37,9 +37,6 @@ const TICK: Duration = Duration::from_millis(100);
 /// More flights than this are not kept; a pull beyond goes to the runtime by itself.
 pub(super) const MAX_FLIGHTS: usize = 1000;
 
-/// Makes the call PullImage at the runtime.
-pub type PullCall = Box<dyn Fn(HeaderMap, Bytes) -> BoxFuture<'static, Result<Raw, Error>> + Send + Sync>;
-
 /// The one who knows of all pulls. Clones are the same one.
 #[derive(Debug, Clone)]
 pub struct Coordinator {
@@ -49,7 +46,7 @@ pub struct Coordinator {
 pub(super) struct Inner {
     settings: config::Pulls,
     keys: KeyMaker,
-    call: PullCall,
+    call: RuntimeCall,
     leases: Leases,
     /// Where tasks run: not on the proxy's thread.
     handle: Handle,
@@ -83,7 +80,7 @@ impl Coordinator {
     /// A coordinator whose tasks run on `handle`. `call` makes a PullImage, `containerd` is the same runtime's own API.
     pub fn new(
         settings: config::Pulls,
-        call: PullCall,
+        call: RuntimeCall,
         containerd: Containerd,
         handle: Handle,
         metrics: Arc<Metrics>,
@@ -126,7 +123,8 @@ impl Coordinator {
             Ok((place, reply)) => place.wait(reply).await,
             Err(request) => {
                 let inner = self.inner.clone();
-                let alone = async move { (inner.call)(request.metadata, request.message).await };
+                let alone =
+                    async move { (inner.call)(Method::PULL_IMAGE, request.metadata, request.message).await };
                 // Nobody else waits for this one, so it goes with its caller.
                 let reply = AbortOnDropHandle::new(self.inner.handle.spawn(alone));
                 reply.await.unwrap_or_else(|_| Err(ended())).unwrap_or_else(|error| Raw::error(&error))
@@ -332,7 +330,7 @@ impl Inner {
 
     /// Makes the call.
     pub(super) fn call(&self, metadata: HeaderMap, message: Bytes) -> BoxFuture<'static, Result<Raw, Error>> {
-        (self.call)(metadata, message)
+        (self.call)(Method::PULL_IMAGE, metadata, message)
     }
 }
 

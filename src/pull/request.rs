@@ -5,13 +5,10 @@ use std::fmt;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use crate::cri::{Call, read, view};
+use crate::cri::{CONTAINERD_METADATA, Call, read, view};
 use crate::error::Error;
 use crate::image::Reference;
 use crate::pull::Class;
-
-/// A caller's own deadline must not bind a pull that others wait for too; the other two no caller may say at all.
-const NOT_SHARED: [&str; 3] = ["grpc-timeout", "containerd-lease", "containerd-namespace"];
 
 /// The sandbox annotation from which containerd picks the snapshotter when the request's own field is empty.
 pub(super) const HANDLER_ANNOTATION: &str = "io.containerd.cri.runtime-handler";
@@ -57,7 +54,9 @@ impl Request {
         let handler_annotation = sandbox.annotations.remove(HANDLER_ANNOTATION).unwrap_or_default();
         let pod = sandbox.metadata.map(|pod| (pod.namespace, pod.name));
         let mut metadata = call.metadata.clone();
-        for name in NOT_SHARED {
+        // A caller's own deadline must not bind a pull that others wait for too.
+        metadata.remove("grpc-timeout");
+        for name in CONTAINERD_METADATA {
             metadata.remove(name);
         }
         let reference = Reference::parse(&image)

@@ -8,7 +8,7 @@ use super::*;
 use crate::prepull::Pin;
 
 fn feature(sight: &Sight) -> Images {
-    let nobody: RuntimeCall = Box::new(|_, _, _| {
+    let nobody: RuntimeCall = Arc::new(|_, _, _| {
         async { Err(Error::new(Kind::Unavailable, Origin::Runtime, "nobody there")) }.boxed()
     });
     Images::new(sight.clone(), nobody, Metrics::new())
