@@ -35,8 +35,8 @@ pub enum Policy {
 /// Changes and observations on the way to the runtime and back, in the order in which features added them.
 #[derive(Debug, Default)]
 pub struct Forward {
-    /// Waited for before the call goes on.
-    pub first: Vec<First>,
+    /// Waited for, one after the other, before the call goes on.
+    pub first: Vec<Step<First>>,
     /// Changes of the request message.
     pub request: Vec<Step<Patch>>,
     /// Changes and observations of each reply message.
@@ -70,8 +70,9 @@ pub enum OnReply {
 /// What a feature makes of one message.
 pub type Look<T> = Box<dyn FnMut(&Bytes) -> Result<T, Error> + Send>;
 
-/// Something that has to come to its end before a call goes on. Who adds it sees to it that this is soon.
-pub struct First(pub BoxFuture<'static, ()>);
+/// Something that has to come to its end before a call goes on, and may bring a change of the request, made after those
+/// that were known at once. Who adds it sees to it that this is soon. Dropped when the caller goes away.
+pub struct First(pub BoxFuture<'static, Result<Patch, Error>>);
 
 /// Sees how the call ended.
 pub struct OnEnd(pub Box<dyn FnOnce(Code) + Send>);

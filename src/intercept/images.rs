@@ -51,7 +51,11 @@ impl Images {
     }
 
     fn list(&self, call: &Call, forward: &mut Forward) -> Result<(), Error> {
-        forward.first.extend(self.sight.settled().map(First));
+        forward.first.extend(self.sight.settled().map(|settled| Step {
+            feature: NAME,
+            policy: Policy::Open,
+            action: First(settled.map(|()| Ok(Patch::new())).boxed()),
+        }));
         if !self.sight.changes_images() {
             return Ok(());
         }

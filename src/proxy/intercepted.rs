@@ -64,17 +64,26 @@ pub(super) async fn run(
     }
     match plan {
         Plan::Forward(forward) => {
-            for first in forward.first {
-                tokio::select! {
+            let mut changes = forward.request;
+            for Step { feature, policy, action } in forward.first {
+                let brought = tokio::select! {
                     biased;
-                    () = first.0 => {}
+                    brought = action.0 => brought,
                     () = downstream.gone() => return,
+                };
+                match brought {
+                    Ok(patch) => changes.push(Step { feature, policy, action: patch }),
+                    Err(error) => {
+                        let metrics = downstream.observation.metrics();
+                        if let Some(refusal) = failure(error, feature, policy, "first", metrics) {
+                            return downstream.fail(&refusal);
+                        }
+                    }
                 }
             }
             parts.headers = call.metadata;
             downstream.observation.tell(forward.end);
-            let frame = match patched(frame, call.message, forward.request, downstream.observation.metrics())
-            {
+            let frame = match patched(frame, call.message, changes, downstream.observation.metrics()) {
                 Ok(frame) => frame,
                 Err(refusal) => return downstream.fail(&refusal),
             };

@@ -33,7 +33,9 @@ impl Router {
             | Method::CONTAINER_STATUS
             | Method::LIST_CONTAINERS
             | Method::STREAM_CONTAINERS
-            | Method::GET_CONTAINER_EVENTS => &self.features.container,
+            | Method::GET_CONTAINER_EVENTS
+            | Method::POD_SANDBOX_STATUS
+            | Method::STOP_CONTAINER => &self.features.container,
             Method::RUN_POD_SANDBOX => &self.features.sandbox,
             _ => &[],
         }

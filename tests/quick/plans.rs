@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crisp::cri::plan::{OnEnd, OnReply, Step};
+use crisp::cri::plan::{First, OnEnd, OnReply, Step};
 use crisp::cri::{Call, Forward, Method, Plan, Policy, Raw};
 use crisp::error::{Error, Kind, Origin};
 use crisp::wire::Patch;
@@ -138,6 +138,55 @@ async fn a_feature_sees_who_calls_and_what() {
     let (other, method, _, left, ..) = told.recv().await.unwrap();
     assert_eq!((method, left), (Method::GET_CONTAINER_EVENTS, None));
     assert_ne!(connection, other);
+}
+
+/// Waits for a turn, then brings what `brought` makes.
+fn first(
+    turn: Arc<Semaphore>,
+    policy: Policy,
+    brought: impl Fn() -> Result<Patch, Error> + Clone + Send + Sync + 'static,
+) -> impl Fn(&Call, &mut Forward) -> Result<Option<Plan>, Error> {
+    move |_, forward| {
+        let (turn, brought) = (turn.clone(), brought.clone());
+        let wait = async move {
+            turn.acquire().await.unwrap().forget();
+            brought()
+        };
+        forward.first.push(Step { feature: "first", policy, action: First(Box::pin(wait)) });
+        Ok(None)
+    }
+}
+
+#[tokio::test]
+async fn what_a_call_waits_for_changes_it_after_the_other_changes() {
+    let turn = Arc::new(Semaphore::new(0));
+    let wait = first(turn.clone(), Policy::Closed, || Ok(Patch::new().set([1, 18], "brought")));
+    let crisp = InProcess::with(|_, _| {
+        everywhere(vec![
+            feature("first", Policy::Closed, wait),
+            feature("one", Policy::Closed, patch(Patch::new().set([1, 18], "at once"))),
+        ])
+    });
+    let (_runtime, mut told) = telling_runtime(&crisp);
+    let client = crisp.client().await;
+    let call = client.ask(PULL, &field(1, b"")).await;
+    turn.add_permits(1);
+    assert_eq!(call.reply().await.unwrap().code(), "0");
+    // Field 18, length-delimited, in field 1.
+    let spec = [&[0x92, 0x01, 7][..], b"brought"].concat();
+    assert_eq!(told.recv().await.unwrap(), framed(&field(1, &spec)));
+}
+
+#[tokio::test]
+async fn what_a_call_waits_for_may_refuse_it_or_fail_open() {
+    for (policy, code) in [(Policy::Closed, "9"), (Policy::Open, "0")] {
+        let refuse = || Err(Error::new(Kind::Precondition, Origin::Crisp, "not yet"));
+        let wait = first(Arc::new(Semaphore::new(1)), policy, refuse);
+        let crisp = InProcess::with(|_, _| everywhere(vec![feature("first", policy, wait)]));
+        let (_runtime, _told) = telling_runtime(&crisp);
+        let reply = crisp.client().await.unary(PULL, b"\x0a\0").await.unwrap();
+        assert_eq!(reply.code(), code, "{policy:?}");
+    }
 }
 
 /// Adds a mark to each reply message.
