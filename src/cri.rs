@@ -10,6 +10,7 @@ use prost::Message;
 
 use crate::error::{Error, Kind, Origin};
 
+pub mod ask;
 pub mod call;
 pub mod frame;
 pub mod method;

@@ -19,7 +19,7 @@
 //! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
 //! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`prepull`] brings images
-//! before pods need them; [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API;
+//! before pods need them; [`container`] knows what containers were made from; [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API;
 //! [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
 //!
 //! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `store`, `error`, `config`
@@ -28,6 +28,7 @@
 pub mod admin;
 pub mod app;
 pub mod config;
+pub mod container;
 pub mod containerd;
 pub mod cri;
 pub mod error;

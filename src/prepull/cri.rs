@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use http::HeaderMap;
 use k8s_cri::v1::{
     ContainerStatusRequest, ContainerStatusResponse, Image, ImageFsInfoRequest, ImageFsInfoResponse,
     ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest, ListContainersResponse,
@@ -13,7 +12,7 @@ use k8s_cri::v1::{
 use prost::Message;
 use tonic::Code;
 
-use crate::cri::{Method, Raw, RuntimeCall};
+use crate::cri::{Method, Raw, RuntimeCall, ask};
 use crate::error::{Error, Kind, Origin};
 
 /// How long the runtime may take to remove an image, which is as long as the kubelet gives it.
@@ -70,7 +69,7 @@ impl Images {
                 // It has gone meanwhile.
                 continue;
             }
-            let reply: ContainerStatusResponse = read(Method::CONTAINER_STATUS, &reply)?;
+            let reply: ContainerStatusResponse = ask::read(Method::CONTAINER_STATUS, &reply)?;
             let mounts = reply.status.into_iter().flat_map(|status| status.mounts);
             used.extend(mounts.filter_map(|mount| mount.image).map(|image| image.image));
         }
@@ -87,24 +86,12 @@ impl Images {
     }
 
     async fn call(&self, method: Method, request: &impl Message) -> Result<Raw, Error> {
-        (self.0)(method, HeaderMap::new(), request.encode_to_vec().into()).await
+        ask::call(&self.0, method, request).await
     }
 
     async fn ask<T: Message + Default>(&self, method: Method, request: &impl Message) -> Result<T, Error> {
-        read(method, &self.call(method, request).await?)
+        ask::ask(&self.0, method, request).await
     }
-}
-
-fn read<T: Message + Default>(method: Method, reply: &Raw) -> Result<T, Error> {
-    if reply.code() != Code::Ok {
-        let headers = reply.trailers().unwrap_or(reply.head());
-        let status = tonic::Status::from_header_map(headers);
-        let words = status.map_or_else(|| "no reason".to_owned(), |status| status.message().to_owned());
-        let kind = if reply.code() == Code::Unavailable { Kind::Unavailable } else { Kind::Internal };
-        return Err(Error::new(kind, Origin::Runtime, format!("{}: {words}", method.name())));
-    }
-    T::decode(reply.unary_message()?)
-        .map_err(|error| Error::new(Kind::Internal, Origin::Runtime, format!("{}: {error}", method.name())))
 }
 
 #[cfg(test)]

@@ -1,0 +1,3 @@
+//! What crisp knows of containers.
+
+pub mod hash;
