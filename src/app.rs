@@ -18,9 +18,10 @@ use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
+use crate::container::shield::Shield;
 use crate::containerd::Containerd;
 use crate::cri::RuntimeCall;
-use crate::intercept::Features;
+use crate::intercept::{self, Features};
 use crate::metrics::Metrics;
 use crate::prepull::spec::Reader;
 use crate::prepull::{Parts, Prepull, Sight};
@@ -81,12 +82,25 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
     let sight = Sight::default();
-    let call = runtime_call(&endpoints, &metrics);
+    let shield = Shield::start(
+        config.hash_shield,
+        runtime_call(&endpoints, &metrics),
+        None,
+        metrics.clone(),
+        &Handle::current(),
+    );
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
             endpoints: endpoints.clone(),
-            router: Router::new(Features::new(&metrics, &config.image_aci_names, &pulls, &sight, call)),
+            router: Router::new(Features::new(intercept::Parts {
+                metrics: metrics.clone(),
+                aci: config.image_aci_names.clone(),
+                coordinator: pulls.clone(),
+                sight: sight.clone(),
+                call: runtime_call(&endpoints, &metrics),
+                shield: Some(shield),
+            })),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
         },

@@ -4,6 +4,7 @@
 //! at once, each with the path of its key. A flag is spelled like its key: `drain.max` is `--drain-max`,
 //! `runtimeEndpoint` is `--runtime-endpoint`.
 
+mod containers;
 mod prepull;
 mod value;
 
@@ -17,6 +18,7 @@ use serde_norway::Value;
 use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
 
+pub use self::containers::{HashShield, Kubelets, ShieldMode};
 pub use self::prepull::Prepull;
 pub use self::value::duration;
 
@@ -47,6 +49,8 @@ pub struct Config {
     pub pull: Pulls,
     /// What is pulled ahead of time, and kept.
     pub prepull: Prepull,
+    /// How containers with foreign hashes are shown.
+    pub hash_shield: HashShield,
 }
 
 /// Where the runtime is.
@@ -103,7 +107,7 @@ pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    FIELDS.iter().chain(prepull::FIELDS)
+    FIELDS.iter().chain(prepull::FIELDS).chain(containers::FIELDS)
 }
 
 const FIELDS: &[Field] = &[
@@ -281,6 +285,7 @@ impl Config {
             image_aci_names: AciNames::default(),
             pull: Pulls::default(),
             prepull: Prepull::default(),
+            hash_shield: HashShield::default(),
         }
     }
 

@@ -6,6 +6,7 @@ mod image_spec;
 mod images;
 mod pull;
 mod sandbox;
+mod shield;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::container::shield::Shield;
 use crate::cri::plan::{OnReply, Step};
 use crate::cri::{Call, Forward, Plan, Policy, RuntimeCall, read};
 use crate::error::Error;
@@ -48,23 +50,38 @@ pub struct Features {
     pub sandbox: Vec<Arc<dyn Feature>>,
 }
 
+/// What the features work with.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "handles, one of them a closure")]
+pub struct Parts {
+    /// Where everything is counted.
+    pub metrics: Arc<Metrics>,
+    /// Which names are ACI images by themselves.
+    pub aci: AciNames,
+    /// Who makes many pulls one.
+    pub coordinator: Coordinator,
+    /// What the kubelet is told of images.
+    pub sight: Sight,
+    /// Calls at the runtime, made on the proxy's thread.
+    pub call: RuntimeCall,
+    /// Which containers are shown with another hash, if any may be.
+    pub shield: Option<Shield>,
+}
+
 impl Features {
     /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
-    pub fn new(
-        metrics: &Arc<Metrics>,
-        aci: &AciNames,
-        coordinator: &Coordinator,
-        sight: &Sight,
-        call: RuntimeCall,
-    ) -> Self {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { metrics, aci, coordinator, sight, call, shield } = parts;
         let images: Arc<dyn Feature> = Arc::new(images::Images::new(sight.clone(), call, metrics.clone()));
-        let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci.clone()));
-        let mut features = Self::observing(metrics);
-        let pulls = pull::Pulls::new(coordinator.clone(), sight.clone(), metrics.clone());
-        features.pull = vec![specs.clone(), Arc::new(pulls)];
+        let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci));
+        let mut features = Self::observing(&metrics);
+        features.pull = vec![specs.clone(), Arc::new(pull::Pulls::new(coordinator, sight, metrics))];
         features.image_status = vec![specs.clone(), images.clone()];
         features.image = vec![images];
         features.container.insert(0, specs);
+        if let Some(shield) = shield {
+            features.container.push(Arc::new(shield::Hashes::new(shield)));
+        }
         features
     }
 

@@ -1,5 +1,6 @@
 //! Every metric family of crisp. Handles per method are made once, so that a call costs no look-up by label.
 
+pub mod containers;
 pub mod prepull;
 pub mod pulls;
 
@@ -38,6 +39,8 @@ pub struct Metrics {
     pub pulls: pulls::Pulls,
     /// What is counted of pre-pulls.
     pub prepull: prepull::Prepull,
+    /// What is counted of containers.
+    pub containers: containers::Containers,
 }
 
 /// What is counted for one method.
@@ -209,6 +212,7 @@ impl Metrics {
 
         let pulls = pulls::Pulls::new(&mut registry);
         let prepull = prepull::Prepull::new(&mut registry);
+        let containers = containers::Containers::new(&mut registry);
 
         Arc::new(Self {
             registry,
@@ -223,6 +227,7 @@ impl Metrics {
             upstream_connections,
             pulls,
             prepull,
+            containers,
         })
     }
 

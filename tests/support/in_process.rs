@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crisp::app;
 use crisp::config::Config;
-use crisp::intercept::Features;
+use crisp::container::shield::Shield;
+use crisp::cri::RuntimeCall;
+use crisp::intercept::{self, Features};
 use crisp::metrics::Metrics;
 use crisp::prepull::Sight;
 use crisp::proxy::router::Router;
@@ -41,15 +43,30 @@ impl InProcess {
 
     /// The proxy as released, with these settings.
     pub(crate) fn released(settings: &[(&str, &str)]) -> Self {
+        Self::released_with(settings, |_, _, _| None)
+    }
+
+    /// The proxy as released, with a hash shield made from a connection to the runtime.
+    pub(crate) fn released_with(
+        settings: &[(&str, &str)],
+        shield: impl FnOnce(RuntimeCall, &Arc<Metrics>, &tokio::runtime::Handle) -> Option<Shield>,
+    ) -> Self {
         let config = Config::load(None, settings.iter().copied()).unwrap();
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
         let (mut made, sight) = (None, Sight::default());
         let mut crisp = Self::with(|metrics, endpoints| {
-            let coordinator = made.insert(app::coordinator(config.pull, endpoints, metrics, handle).unwrap());
-            let call = app::runtime_call(endpoints, metrics);
-            Features::new(metrics, &config.image_aci_names, coordinator, &sight, call)
+            let coordinator =
+                made.insert(app::coordinator(config.pull, endpoints, metrics, handle.clone()).unwrap());
+            Features::new(intercept::Parts {
+                metrics: metrics.clone(),
+                aci: config.image_aci_names,
+                coordinator: coordinator.clone(),
+                sight: sight.clone(),
+                call: app::runtime_call(endpoints, metrics),
+                shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
+            })
         });
         crisp.sight = sight;
         crisp.coordinator = made;

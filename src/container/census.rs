@@ -1,0 +1,184 @@
+//! Which containers carry a foreign hash, and what a kubelet from 1.31 on would have written instead. Pure.
+
+use std::collections::HashMap;
+
+use k8s_cri::v1::{Container, ContainerState};
+use serde::Deserialize;
+
+use crate::container::hash;
+
+/// The label by which the kubelet says whose a container is.
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+
+/// The label that holds the container's name in its pod.
+pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
+/// What is needed of a pod that is bound to this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodImages {
+    /// The pod's UID, and for the mirror of a static pod that of the static pod itself: containers carry the latter.
+    pub uids: Vec<String>,
+    /// Container names and their images, as the pod has them; init and ephemeral containers too.
+    pub images: Vec<(String, String)>,
+}
+
+/// Images by pod and container.
+#[derive(Debug, Default)]
+pub struct Pods(HashMap<String, HashMap<String, String>>);
+
+/// What is to be done with one container's hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on as it is, and always will.
+    AsItIs,
+    /// It is answered with this one, for the container was made from this image.
+    Answer(String),
+    /// It is answered with `hash`, if `image` is the image with the ID that the container runs.
+    IfSame {
+        /// The image, as the pod names it now.
+        image: String,
+        /// The ID of the container's image.
+        id: String,
+        /// What a new kubelet computes.
+        hash: String,
+    },
+    /// Nothing says what it was made from: it goes on as it is, and is looked at again another time.
+    Unknown,
+}
+
+/// The beginning of a record, as far as it matters here.
+#[derive(Deserialize)]
+struct MadeFrom {
+    image: Option<String>,
+}
+
+/// Whether a container may need an answer at all: it is a kubelet's and lives. Of others the hash is never compared.
+pub fn matters(container: &Container) -> bool {
+    let lives = [ContainerState::ContainerCreated, ContainerState::ContainerRunning]
+        .iter()
+        .any(|state| container.state == i32::from(*state));
+    lives
+        && container.annotations.contains_key(hash::ANNOTATION)
+        && container.labels.contains_key(POD_UID)
+        && container.labels.contains_key(CONTAINER_NAME)
+}
+
+/// Whether a container says by itself what it was made from.
+pub fn is_recorded(container: &Container) -> bool {
+    recorded_image(container).is_some()
+}
+
+/// Judges one container that [`matters`]. Without pods only recorded ones can be judged.
+pub fn judge(container: &Container, pods: &Pods) -> Verdict {
+    let label = |key| container.labels.get(key).map_or("", String::as_str);
+    let name = label(CONTAINER_NAME);
+    let carried = container.annotations.get(hash::ANNOTATION);
+    let is_carried = |hash: &String| carried == Some(hash);
+    if let Some(image) = recorded_image(container) {
+        let hash = hash::of_name_and_image(name, &image);
+        return if is_carried(&hash) { Verdict::AsItIs } else { Verdict::Answer(hash) };
+    }
+    let Some(image) = pods.0.get(label(POD_UID)).and_then(|images| images.get(name)) else {
+        return Verdict::Unknown;
+    };
+    let hash = hash::of_name_and_image(name, image);
+    if is_carried(&hash) {
+        return Verdict::AsItIs;
+    }
+    // Runtimes from before CRI 1.30 have the ID in the other field.
+    let id = if container.image_id.is_empty() { &container.image_ref } else { &container.image_id };
+    Verdict::IfSame { image: image.clone(), id: id.clone(), hash }
+}
+
+fn recorded_image(container: &Container) -> Option<String> {
+    let record = container.labels.get("io.kubernetes.container.spec")?;
+    serde_json::from_str::<MadeFrom>(record).ok()?.image.filter(|image| !image.is_empty())
+}
+
+// === impl Pods ===
+
+impl FromIterator<PodImages> for Pods {
+    fn from_iter<I: IntoIterator<Item = PodImages>>(pods: I) -> Self {
+        let mut by_uid = HashMap::new();
+        for PodImages { uids, images } in pods {
+            let images: HashMap<_, _> = images.into_iter().collect();
+            for uid in uids {
+                by_uid.insert(uid, images.clone());
+            }
+        }
+        Self(by_uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(hash: &str, record: Option<&str>) -> Container {
+        let mut labels = HashMap::from([
+            (POD_UID.to_owned(), "uid".to_owned()),
+            (CONTAINER_NAME.to_owned(), "main".to_owned()),
+        ]);
+        labels.extend(record.map(|text| ("io.kubernetes.container.spec".to_owned(), text.to_owned())));
+        Container {
+            id: "c1".into(),
+            state: ContainerState::ContainerRunning.into(),
+            image_ref: "sha256:1".into(),
+            annotations: [(hash::ANNOTATION.to_owned(), hash.to_owned())].into(),
+            labels,
+            ..Default::default()
+        }
+    }
+
+    fn pods(image: &str) -> Pods {
+        let images = vec![("main".to_owned(), image.to_owned()), ("other".to_owned(), "x".to_owned())];
+        [PodImages { uids: vec!["mirror".into(), "uid".into()], images }].into_iter().collect()
+    }
+
+    #[test]
+    fn a_container_of_a_new_kubelet_stays_as_it_is() {
+        let hash = hash::of_name_and_image("main", "busybox:1.35");
+        assert_eq!(judge(&container(&hash, None), &pods("busybox:1.35")), Verdict::AsItIs);
+        assert_eq!(
+            judge(&container(&hash, Some(r#"{"image":"busybox:1.35"}"#)), &Pods::default()),
+            Verdict::AsItIs
+        );
+    }
+
+    #[test]
+    fn a_foreign_hash_is_judged_by_the_pod_if_the_image_is_the_same() {
+        let expected = hash::of_name_and_image("main", "busybox:1.35");
+        let verdict = judge(&container("deadbeef", None), &pods("busybox:1.35"));
+        let same = Verdict::IfSame { image: "busybox:1.35".into(), id: "sha256:1".into(), hash: expected };
+        assert_eq!(verdict, same);
+        let mut newer = container("deadbeef", None);
+        newer.image_id = "sha256:2".into();
+        assert!(matches!(judge(&newer, &pods("x")), Verdict::IfSame { id, .. } if id == "sha256:2"));
+    }
+
+    #[test]
+    fn a_record_says_more_than_the_pod() {
+        let verdict =
+            judge(&container("deadbeef", Some(r#"{"v":9,"image":"old:1","new":{}}"#)), &pods("new:2"));
+        assert_eq!(verdict, Verdict::Answer(hash::of_name_and_image("main", "old:1")));
+    }
+
+    #[test]
+    fn what_nobody_knows_stays_unknown() {
+        assert_eq!(judge(&container("deadbeef", None), &Pods::default()), Verdict::Unknown);
+        for hostile in ["", "{", "[]", "{\"image\":7}", "{\"image\":\"\"}"] {
+            assert_eq!(judge(&container("deadbeef", Some(hostile)), &Pods::default()), Verdict::Unknown);
+        }
+    }
+
+    #[test]
+    fn only_living_containers_of_a_kubelet_matter() {
+        assert!(matters(&container("1", None)));
+        let mut dead = container("1", None);
+        dead.state = ContainerState::ContainerExited.into();
+        let (mut no_uid, mut no_hash) = (container("1", None), container("1", None));
+        no_uid.labels.remove(POD_UID);
+        no_hash.annotations.clear();
+        assert!(![dead, no_uid, no_hash].iter().any(matters));
+    }
+}
