@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use k8s_cri::v1::{
-    ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest, ListContainersResponse,
+    Container, ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest,
+    ListContainersResponse,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -33,6 +34,9 @@ pub const FIRST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// How long the census waits before it asks the API server or the runtime again: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// How long a container whose pod is not known is left alone.
+const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
 /// Lists the pods of this node.
 pub type PodsOfNode = Arc<dyn Fn() -> BoxFuture<'static, Result<Vec<PodImages>, Error>> + Send + Sync>;
@@ -63,7 +67,9 @@ struct Inner {
 struct State {
     /// What was decided, by container ID. [`Verdict::IfSame`] and [`Verdict::Unknown`] never stay here.
     decided: HashMap<String, Option<Arc<str>>>,
-    /// How many of them have an answer.
+    /// When nothing was known of a container's pod: it is looked for again, but not for each `crictl` that connects.
+    unknown: HashMap<String, Instant>,
+    /// How many have an answer.
     answers: usize,
     /// Until when calls wait for the census.
     wait_until: Option<Instant>,
@@ -213,17 +219,14 @@ impl Inner {
         let request = ListContainersRequest::default();
         let listed: ListContainersResponse =
             ask::ask(&self.runtime, Method::LIST_CONTAINERS, &request).await.map_err(Failed::Runtime)?;
-        let (known, new) = {
-            let state = self.lock();
-            let is_known = |id: &String| state.decided.contains_key(id);
-            let known: HashSet<String> =
-                listed.containers.iter().map(|container| container.id.clone()).filter(is_known).collect();
-            let new: Vec<_> = listed
-                .containers
-                .into_iter()
-                .filter(|container| !is_known(&container.id) && census::matters(container))
-                .collect();
-            (known, new)
+        let (listed, new) = {
+            let mut state = self.lock();
+            state.unknown.retain(|_, since| since.elapsed() < UNKNOWN_FOR);
+            let is_known = |id: &String| state.decided.contains_key(id) || state.unknown.contains_key(id);
+            let ids: HashSet<String> =
+                listed.containers.iter().map(|container| container.id.clone()).collect();
+            let is_new = |container: &Container| !is_known(&container.id) && census::matters(container);
+            (ids, listed.containers.into_iter().filter(is_new).collect::<Vec<_>>())
         };
         let pods = match &self.pods {
             Some(pods) if !new.iter().all(census::is_recorded) => {
@@ -231,7 +234,7 @@ impl Inner {
             }
             _ => Pods::default(),
         };
-        let mut decided = HashMap::new();
+        let (mut decided, mut unknown) = (HashMap::new(), HashMap::new());
         for container in new {
             match self.judged(census::judge(&container, &pods)).await? {
                 Verdict::Answer(hash) => {
@@ -246,12 +249,16 @@ impl Inner {
                     decided.insert(container.id, Some(hash.into()));
                 }
                 Verdict::AsItIs => _ = decided.insert(container.id, None),
-                Verdict::IfSame { .. } | Verdict::Unknown => {}
+                Verdict::IfSame { .. } | Verdict::Unknown => {
+                    unknown.insert(container.id, Instant::now());
+                }
             }
         }
         let mut state = self.lock();
-        state.decided.retain(|id, _| known.contains(id));
+        state.decided.retain(|id, _| listed.contains(id));
+        state.unknown.retain(|id, _| listed.contains(id));
         state.decided.extend(decided);
+        state.unknown.extend(unknown);
         state.answers = state.decided.values().flatten().count();
         self.metrics.containers.shielded(state.answers);
         Ok(())

@@ -1,8 +1,8 @@
 //! Protects: containers that an older kubelet made are shown to a new one with the hash that it computes itself, wherever
 //! it reads one, and only if their image has not changed. Whatever is not sure goes on as it is.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use crisp::config::{HashShield, Kubelets, ShieldMode};
 use crisp::container::census::{CONTAINER_NAME, POD_UID, PodImages};
@@ -63,33 +63,46 @@ fn status(id: &str) -> ContainerStatus {
 }
 
 fn runtime(crisp: &InProcess) -> FakeRuntime {
-    FakeRuntime::start(&crisp.runtime_socket(), move |mut incoming| async move {
-        let Ok(seen) = incoming.read().await else { return };
-        let message = seen.body.slice(5..);
-        let containers: Vec<_> = CONTAINERS.into_iter().map(container).collect();
-        let all = || CONTAINERS.iter().map(|(id, ..)| status(id)).collect::<Vec<_>>();
-        let mut reply = match incoming.path().rsplit('/').next().unwrap() {
-            "ListContainers" | "StreamContainers" => ListContainersResponse { containers }.encode_to_vec(),
-            "ContainerStatus" => {
-                let id = ContainerStatusRequest::decode(message).unwrap().container_id;
-                ContainerStatusResponse { status: Some(status(&id)), ..Default::default() }.encode_to_vec()
-            }
-            "PodSandboxStatus" => {
-                PodSandboxStatusResponse { containers_statuses: all(), ..Default::default() }.encode_to_vec()
-            }
-            "GetContainerEvents" => {
-                ContainerEventResponse { containers_statuses: all(), ..Default::default() }.encode_to_vec()
-            }
-            "ImageStatus" => {
-                let asked = crisp::wire::last(&message, [1, 1]).unwrap().and_then(|name| name.as_str());
-                let found = IMAGES.iter().find(|(name, _)| Some(*name) == asked);
-                let image = found.map(|(_, id)| Image { id: (*id).into(), ..Default::default() });
-                ImageStatusResponse { image, ..Default::default() }.encode_to_vec()
-            }
-            _ => Vec::new(),
-        };
-        reply.extend_from_slice(UNKNOWN);
-        let _ = incoming.reply(&Reply::of(&[&reply])).await;
+    runtime_with(crisp, Arc::default())
+}
+
+/// A runtime that has one container more when it is `late`.
+fn runtime_with(crisp: &InProcess, late: Arc<AtomicBool>) -> FakeRuntime {
+    FakeRuntime::start(&crisp.runtime_socket(), move |mut incoming| {
+        let late = late.load(Ordering::SeqCst).then(|| container(("c-late", "same", "sha256:2")));
+        async move {
+            let Ok(seen) = incoming.read().await else { return };
+            let message = seen.body.slice(5..);
+            let containers: Vec<_> = CONTAINERS.into_iter().map(container).chain(late).collect();
+            let all = || CONTAINERS.iter().map(|(id, ..)| status(id)).collect::<Vec<_>>();
+            let mut reply = match incoming.path().rsplit('/').next().unwrap() {
+                "ListContainers" | "StreamContainers" => {
+                    ListContainersResponse { containers }.encode_to_vec()
+                }
+                "ContainerStatus" => {
+                    let id = ContainerStatusRequest::decode(message).unwrap().container_id;
+                    ContainerStatusResponse { status: Some(status(&id)), ..Default::default() }
+                        .encode_to_vec()
+                }
+                "PodSandboxStatus" => {
+                    PodSandboxStatusResponse { containers_statuses: all(), ..Default::default() }
+                        .encode_to_vec()
+                }
+                "GetContainerEvents" => {
+                    ContainerEventResponse { containers_statuses: all(), ..Default::default() }
+                        .encode_to_vec()
+                }
+                "ImageStatus" => {
+                    let asked = crisp::wire::last(&message, [1, 1]).unwrap().and_then(|name| name.as_str());
+                    let found = IMAGES.iter().find(|(name, _)| Some(*name) == asked);
+                    let image = found.map(|(_, id)| Image { id: (*id).into(), ..Default::default() });
+                    ImageStatusResponse { image, ..Default::default() }.encode_to_vec()
+                }
+                _ => Vec::new(),
+            };
+            reply.extend_from_slice(UNKNOWN);
+            let _ = incoming.reply(&Reply::of(&[&reply])).await;
+        }
     })
 }
 
@@ -230,31 +243,34 @@ async fn first_answers_wait_for_an_api_server_that_is_slow() {
 }
 
 #[tokio::test]
-async fn a_container_made_past_crisp_is_judged_when_a_kubelet_connects() {
-    let edited = Arc::new(AtomicBool::new(false));
-    let asked = Arc::new(Mutex::new(0));
+async fn what_was_decided_stays_and_what_came_since_is_judged_when_a_kubelet_connects() {
+    let (edited, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let changing: PodsOfNode = {
         let (edited, asked) = (edited.clone(), asked.clone());
         Arc::new(move || {
-            *asked.lock().unwrap() += 1;
+            asked.fetch_add(1, Ordering::SeqCst);
             let mut pod = pod();
             if edited.load(Ordering::SeqCst) {
                 pod.images[0].1 = "busybox:2".into();
-                pod.images.push(("lost".into(), "busybox:1.35".into()));
             }
             async move { Ok(vec![pod]) }.boxed()
         })
     };
     let crisp = shielded(HashShield::default(), Some(changing));
-    let _runtime = runtime(&crisp);
+    let late = Arc::new(AtomicBool::new(false));
+    let _runtime = runtime_with(&crisp, late.clone());
     assert_eq!(hashes(&crisp.client().await, STATUS).await, expected());
+    let before = asked.load(Ordering::SeqCst);
+    assert_eq!(hashes(&crisp.client().await, STATUS).await, expected());
+    assert_eq!(asked.load(Ordering::SeqCst), before, "no other container is there: nobody is asked again");
+    // An edit must not move the hash, or it would restart nothing.
     edited.store(true, Ordering::SeqCst);
-    // What was decided stays, or the edit of the first container would restart nothing; what was not is decided now.
-    let now = vec![expected()[0].clone(), FOREIGN.into(), of_name_and_image("lost", "busybox:1.35")];
-    assert_eq!(hashes(&crisp.client().await, STATUS).await, now);
-    let before = *asked.lock().unwrap();
-    assert_eq!(hashes(&crisp.client().await, STATUS).await, now);
-    assert_eq!(*asked.lock().unwrap(), before, "all are known: nobody is asked");
+    late.store(true, Ordering::SeqCst);
+    let client = crisp.client().await;
+    let shown = hashes(&client, LIST).await;
+    assert_eq!((&shown[..3], shown.len()), (&expected()[..], 4));
+    assert_eq!(asked.load(Ordering::SeqCst), before + 1);
+    assert_eq!(shown[3], of_name_and_image("same", "busybox:2"), "made past crisp from the edited pod");
 }
 
 /// A CreateContainer with these labels, this annotation and the user's image.
