@@ -21,6 +21,7 @@ use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::containerd::Containerd;
 use crate::cri::RuntimeCall;
 use crate::intercept::Features;
+use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::spec::Reader;
 use crate::prepull::{Parts, Prepull, Sight};
@@ -71,6 +72,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let metrics = Metrics::new();
     let shutdown = Shutdown::default();
+    let kube = Kube::start(&config.kube, &Handle::current())?;
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
     let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
@@ -100,6 +102,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         health: health.clone(),
         pulls,
         prepull: prepull.clone(),
+        kube: kube.clone(),
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -118,6 +121,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         listen,
         runtime = %endpoints.runtime,
         image = %endpoints.image,
+        kubernetes = kube.as_ref().map(Kube::server),
+        node = kube.as_ref().map(Kube::node),
         "serving"
     );
     // Tells systemd, if it asked. Without it there is nobody to tell.

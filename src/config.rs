@@ -4,6 +4,7 @@
 //! at once, each with the path of its key. A flag is spelled like its key: `drain.max` is `--drain-max`,
 //! `runtimeEndpoint` is `--runtime-endpoint`.
 
+mod kube;
 mod prepull;
 mod value;
 
@@ -17,6 +18,7 @@ use serde_norway::Value;
 use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
 
+pub use self::kube::{Kube, Links};
 pub use self::prepull::Prepull;
 pub use self::value::duration;
 
@@ -47,6 +49,10 @@ pub struct Config {
     pub pull: Pulls,
     /// What is pulled ahead of time, and kept.
     pub prepull: Prepull,
+    /// How the Kubernetes API server is reached.
+    pub kube: Kube,
+    /// What pods may ask of Services.
+    pub links: Links,
 }
 
 /// Where the runtime is.
@@ -103,7 +109,7 @@ pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    FIELDS.iter().chain(prepull::FIELDS)
+    FIELDS.iter().chain(prepull::FIELDS).chain(kube::FIELDS)
 }
 
 const FIELDS: &[Field] = &[
@@ -281,6 +287,8 @@ impl Config {
             image_aci_names: AciNames::default(),
             pull: Pulls::default(),
             prepull: Prepull::default(),
+            kube: Kube::default(),
+            links: Links::default(),
         }
     }
 

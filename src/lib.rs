@@ -20,7 +20,8 @@
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
 //! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`prepull`] brings images
 //! before pods need them; [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API;
-//! [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
+//! [`runtime`] is the runtime built in; [`kube`] asks the Kubernetes API server; [`container`] knows what pods ask of
+//! crisp beyond images; [`admin`] is what people see of a running crisp.
 //!
 //! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `store`, `error`, `config`
 //! and `metrics` are leaves.
@@ -28,11 +29,13 @@
 pub mod admin;
 pub mod app;
 pub mod config;
+pub mod container;
 pub mod containerd;
 pub mod cri;
 pub mod error;
 pub mod image;
 pub mod intercept;
+pub mod kube;
 pub mod metrics;
 pub mod prepull;
 pub mod proxy;

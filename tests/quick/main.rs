@@ -18,6 +18,7 @@ mod embedded_records;
 mod failure_policy;
 mod hidden_images;
 mod image_spec;
+mod kube_api;
 mod leaks;
 mod mapped_images;
 mod module_edges;
@@ -32,6 +33,8 @@ mod pulls;
 mod runtime_away;
 mod sockets;
 
+#[path = "../support/api_server.rs"]
+mod api_server;
 #[path = "../support/embedded.rs"]
 mod embedded;
 #[path = "../support/image_list.rs"]
