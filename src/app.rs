@@ -18,10 +18,11 @@ use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
-use crate::container::shield::Shield;
+use crate::container::shield::{PodsOfNode, Shield};
 use crate::containerd::Containerd;
 use crate::cri::RuntimeCall;
 use crate::intercept::{self, Features};
+use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::spec::Reader;
 use crate::prepull::{Parts, Prepull, Sight};
@@ -72,6 +73,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let metrics = Metrics::new();
     let shutdown = Shutdown::default();
+    let kube = Kube::start(&config.kube, &Handle::current())?;
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
     let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
@@ -82,13 +84,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let (endpoints, embedded) = find_runtime(&config, &own).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
     let sight = Sight::default();
-    let shield = Shield::start(
-        config.hash_shield,
-        runtime_call(&endpoints, &metrics),
-        None,
-        metrics.clone(),
-        &Handle::current(),
-    );
+    let pods = kube.clone().map(|kube| -> PodsOfNode {
+        Arc::new(move || {
+            let kube = kube.clone();
+            async move { kube.pods_of_node().await }.boxed()
+        })
+    });
+    let call = runtime_call(&endpoints, &metrics);
+    let shield = Shield::start(config.hash_shield, call, pods, metrics.clone(), &Handle::current());
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -114,6 +117,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         health: health.clone(),
         pulls,
         prepull: prepull.clone(),
+        kube: kube.clone(),
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -132,6 +136,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
         listen,
         runtime = %endpoints.runtime,
         image = %endpoints.image,
+        kubernetes = kube.as_ref().map(Kube::server),
+        node = kube.as_ref().map(Kube::node),
         "serving"
     );
     // Tells systemd, if it asked. Without it there is nobody to tell.

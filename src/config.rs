@@ -5,6 +5,7 @@
 //! `runtimeEndpoint` is `--runtime-endpoint`.
 
 mod containers;
+mod kube;
 mod prepull;
 mod value;
 
@@ -19,6 +20,7 @@ use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
 
 pub use self::containers::{HashShield, Kubelets, ShieldMode};
+pub use self::kube::{Kube, Links};
 pub use self::prepull::Prepull;
 pub use self::value::duration;
 
@@ -51,6 +53,10 @@ pub struct Config {
     pub prepull: Prepull,
     /// How containers with foreign hashes are shown.
     pub hash_shield: HashShield,
+    /// How the Kubernetes API server is reached.
+    pub kube: Kube,
+    /// What pods may ask of Services.
+    pub links: Links,
 }
 
 /// Where the runtime is.
@@ -107,7 +113,7 @@ pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    FIELDS.iter().chain(prepull::FIELDS).chain(containers::FIELDS)
+    FIELDS.iter().chain(prepull::FIELDS).chain(kube::FIELDS).chain(containers::FIELDS)
 }
 
 const FIELDS: &[Field] = &[
@@ -286,6 +292,8 @@ impl Config {
             pull: Pulls::default(),
             prepull: Prepull::default(),
             hash_shield: HashShield::default(),
+            kube: Kube::default(),
+            links: Links::default(),
         }
     }
 

@@ -19,8 +19,9 @@
 //! [`app`] wires everything and owns the order of shutdown; [`proxy`] is the path from top to bottom; [`intercept`]
 //! holds the features; [`cri`] their vocabulary ([`cri::Call`] → [`cri::Plan`] → [`cri::Raw`]); [`wire`] scans and
 //! patches protobuf; [`image`] knows how images are named; [`pull`] makes many pulls one; [`prepull`] brings images
-//! before pods need them; [`container`] knows what containers were made from; [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API;
-//! [`runtime`] is the runtime built in; [`admin`] is what people see of a running crisp.
+//! before pods need them; [`container`] knows what containers were made from and what pods ask of crisp beyond images;
+//! [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API; [`runtime`] is the runtime built in;
+//! [`kube`] asks the Kubernetes API server; [`admin`] is what people see of a running crisp.
 //!
 //! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `store`, `error`, `config`
 //! and `metrics` are leaves.
@@ -34,6 +35,7 @@ pub mod cri;
 pub mod error;
 pub mod image;
 pub mod intercept;
+pub mod kube;
 pub mod metrics;
 pub mod prepull;
 pub mod proxy;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::health::Health;
 use crate::admin::prepull::QueueStatus;
+use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::Prepull;
 use crate::pull::Coordinator;
@@ -36,6 +37,9 @@ pub struct Status {
     pub runtime: Option<Runtime>,
     /// Why the runtime does not answer.
     pub runtime_error: Option<String>,
+    /// The Kubernetes API server, if crisp may ask one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<Kubernetes>,
     /// Ended calls.
     pub calls: u64,
     /// Ended calls with a code other than OK.
@@ -62,6 +66,16 @@ pub struct Runtime {
     pub version: String,
     /// The CRI version it speaks.
     pub api_version: String,
+}
+
+/// The Kubernetes API server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kubernetes {
+    /// Where it is.
+    pub server: String,
+    /// The name of this node there.
+    pub node: String,
 }
 
 /// One method.
@@ -91,6 +105,8 @@ pub struct Reporter {
     pub pulls: Coordinator,
     /// The pre-pull queue, unless it is off.
     pub prepull: Option<Prepull>,
+    /// The Kubernetes API server, if crisp may ask one.
+    pub kube: Option<Kube>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.
@@ -133,6 +149,10 @@ impl Reporter {
             image_endpoint: self.image_endpoint.clone(),
             runtime,
             runtime_error,
+            kubernetes: self
+                .kube
+                .as_ref()
+                .map(|kube| Kubernetes { server: kube.server().into(), node: kube.node().into() }),
             calls: summaries.iter().map(|summary| summary.calls).sum(),
             errors: summaries.iter().map(|summary| summary.errors).sum(),
             in_flight: summaries.iter().map(|summary| summary.in_flight).sum(),
@@ -193,6 +213,9 @@ impl fmt::Display for Status {
         }
         if self.image_endpoint != self.runtime_endpoint {
             writeln!(f, "images    {}", self.image_endpoint)?;
+        }
+        if let Some(Kubernetes { server, node }) = &self.kubernetes {
+            writeln!(f, "cluster   {server}, this is node {node}")?;
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
         match (&self.prepull, &self.prepull_error) {

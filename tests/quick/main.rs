@@ -19,6 +19,7 @@ mod failure_policy;
 mod hash_shield;
 mod hidden_images;
 mod image_spec;
+mod kube_api;
 mod leaks;
 mod mapped_images;
 mod module_edges;
@@ -33,6 +34,8 @@ mod pulls;
 mod runtime_away;
 mod sockets;
 
+#[path = "../support/api_server.rs"]
+mod api_server;
 #[path = "../support/embedded.rs"]
 mod embedded;
 #[path = "../support/image_list.rs"]

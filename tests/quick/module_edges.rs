@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("prepull", &["pull", "containerd", "shutdown"]),
     ("container", &[]),
     ("aci", &["pull", "containerd", "shutdown"]),
-    ("kube", &["prepull", "shutdown"]),
+    ("kube", &["prepull", "shutdown", "container"]),
     ("runtime", &["shutdown"]),
     ("admin", &["*"]),
     ("app", &["*"]),

@@ -1,0 +1,240 @@
+//! Requests to the API server: made on the background runtime, with a time limit, bounded in size, and with errors that
+//! say what to do.
+//!
+//! kube-rs reads the configuration, signs on and encrypts. Its own ways of asking are not used: they log whole answers
+//! (pods hold secrets in their env) and each failure as an error, and read answers of any size.
+
+use std::time::{Duration, Instant};
+
+use ::kube::Client;
+use ::kube::client::{Body, ClientBuilder, ConfigExt};
+use ::kube::config::Config;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio_util::task::AbortOnDropHandle;
+use tower::{BoxError, ServiceExt};
+
+use super::Kube;
+use crate::error::{Error, Kind, Origin};
+
+/// A client and its age.
+pub(super) struct Made {
+    client: Client,
+    at: Instant,
+}
+
+/// How long a request may take, its answer included.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a client is used. Then files are read anew, since kubelets rotate their certificates.
+const FRESH: Duration = Duration::from_secs(300);
+
+/// The largest answer that is read: thousands of pods.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// How much of an error is read.
+const MAX_ERROR: usize = 16 << 10;
+
+impl Kube {
+    /// Asks for something. `what` says in errors what was asked, as in "read Service a/b". `None`: there is no such thing.
+    pub(super) async fn ask<T: DeserializeOwned + Send + 'static>(
+        &self,
+        what: &str,
+        request: Request<Vec<u8>>,
+    ) -> Result<Option<T>, Error> {
+        let (kube, said) = (self.clone(), what.to_owned());
+        self.in_background(what, async move {
+            let response = kube.send(&said, request).await?;
+            match response.status() {
+                StatusCode::NOT_FOUND => Ok(None),
+                status if status.is_success() => {
+                    let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+                    let body = body.map_err(|error| kube.away(&said, &*error))?.to_bytes();
+                    let answer = serde_json::from_slice(&body);
+                    answer.map(Some).map_err(|error| kube.away(&said, &error))
+                }
+                _ => Err(kube.refused(&said, response).await),
+            }
+        })
+        .await
+    }
+
+    /// Asks for something that goes on. The head of the answer has come when this ends.
+    pub(super) async fn open(&self, what: &str, request: Request<Vec<u8>>) -> Result<Body, Error> {
+        let (kube, said) = (self.clone(), what.to_owned());
+        self.in_background(what, async move {
+            let response = kube.send(&said, request).await?;
+            if response.status().is_success() {
+                return Ok(response.into_body());
+            }
+            Err(kube.refused(&said, response).await)
+        })
+        .await
+    }
+
+    /// Runs it where connections live, for no longer than it may take. Ends with its caller.
+    async fn in_background<T: Send + 'static>(
+        &self,
+        what: &str,
+        request: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let limited = tokio::time::timeout(PATIENCE, request);
+        let task = AbortOnDropHandle::new(self.shared.background.spawn(limited));
+        match task.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_elapsed)) => {
+                Err(self.failed(what, &format!("no answer within {} s", PATIENCE.as_secs())))
+            }
+            Err(_ended) => Err(self.failed(what, "crisp is shutting down")),
+        }
+    }
+
+    async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Response<Body>, Error> {
+        let client = self.client(what).await?;
+        let response = client.send(request.map(Body::from)).await;
+        response.map_err(|error| self.away(what, &error))
+    }
+
+    /// The client in use, or a new one.
+    async fn client(&self, what: &str) -> Result<Client, Error> {
+        if let Ok(slot) = self.shared.client.lock()
+            && let Some(made) = slot.as_ref()
+            && made.at.elapsed() < FRESH
+        {
+            return Ok(made.client.clone());
+        }
+        // Reads files, and may run a program that gets credentials.
+        let source = self.shared.source.clone();
+        let making = tokio::task::spawn_blocking(move || {
+            let config = source.read().map_err(|mistake| mistake.words())?;
+            connect(&config).map_err(|error| format!("{}: {error}", source.place()))
+        });
+        let client = match making.await {
+            Ok(made) => made.map_err(|reason| self.failed(what, &reason))?,
+            Err(_ended) => return Err(self.failed(what, "crisp is shutting down")),
+        };
+        if let Ok(mut slot) = self.shared.client.lock() {
+            *slot = Some(Made { client: client.clone(), at: Instant::now() });
+        }
+        Ok(client)
+    }
+
+    fn forget_client(&self) {
+        if let Ok(mut slot) = self.shared.client.lock() {
+            *slot = None;
+        }
+    }
+
+    /// The API server said no.
+    async fn refused(&self, what: &str, response: Response<Body>) -> Error {
+        #[derive(Deserialize)]
+        struct Status {
+            message: String,
+        }
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_ERROR).collect().await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let said = serde_json::from_slice::<Status>(&body).map(|status| status.message).ok();
+        let said = said.map(|said| format!(": {}", shown(&said))).unwrap_or_default();
+        let advice = match status {
+            StatusCode::UNAUTHORIZED => {
+                // They may have been renewed since they were read.
+                self.forget_client();
+                format!("; look at the credentials of {}", self.shared.source.place())
+            }
+            StatusCode::FORBIDDEN => "; grant it with the ClusterRole of deploy/node/rbac.yaml".to_owned(),
+            _ => String::new(),
+        };
+        self.failed(what, &format!("{}{said}{advice}", status.as_u16()))
+    }
+
+    /// No answer, or one that cannot be read.
+    fn away(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+        let mut words = error.to_string();
+        let mut cause = error.source();
+        // The outermost error mostly says "client error (Connect)" and no more.
+        while let Some(error) = cause {
+            let next = error.to_string();
+            if !words.contains(&next) {
+                words = format!("{words}: {next}");
+            }
+            cause = error.source();
+        }
+        self.failed(what, &words)
+    }
+
+    /// What the caller is told: the kubelet tries again.
+    pub(super) fn failed(&self, what: &str, reason: &str) -> Error {
+        let server = &self.shared.server;
+        let reason = shown(reason);
+        Error::new(
+            Kind::Unavailable,
+            Origin::KubeApi,
+            format!("cannot {what} at the Kubernetes API server {server}: {reason}"),
+        )
+    }
+}
+
+/// One line, not too long.
+fn shown(text: &str) -> String {
+    text.chars().take(500).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+/// One TLS provider for every client.
+pub(super) fn install_tls() {
+    // An error means that it was installed before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Makes a client. Must run in the context of the background runtime, which carries its connections.
+fn connect(config: &Config) -> Result<Client, ::kube::Error> {
+    install_tls();
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(PATIENCE / 2));
+    connector.set_keepalive(Some(Duration::from_secs(30)));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
+    // The layer that signs on wants errors of any kind.
+    let http = http.map_err(BoxError::from);
+    let builder =
+        ClientBuilder::new(http, config.default_namespace.clone()).with_layer(&config.extra_headers_layer()?);
+    let base = config.base_uri_layer();
+    Ok(match config.auth_layer()? {
+        Some(auth) => builder.with_layer(&auth).with_layer(&base).build(),
+        None => builder.with_layer(&base).build(),
+    })
+}
+
+/// A request without a body.
+pub(super) fn get(path: &str) -> Result<Request<Vec<u8>>, Error> {
+    build(Request::get(path), Vec::new())
+}
+
+/// A request that makes an object.
+pub(super) fn post(path: &str, body: &serde_json::Value) -> Result<Request<Vec<u8>>, Error> {
+    let body = Bytes::from(body.to_string()).to_vec();
+    build(Request::post(path).header(http::header::CONTENT_TYPE, "application/json"), body)
+}
+
+pub(super) fn build(builder: http::request::Builder, body: Vec<u8>) -> Result<Request<Vec<u8>>, Error> {
+    let agent = concat!("crisp/", env!("CARGO_PKG_VERSION"));
+    builder.header(http::header::USER_AGENT, agent).body(body).map_err(|error| {
+        Error::new(Kind::Internal, Origin::Crisp, format!("cannot ask the Kubernetes API server: {error}"))
+    })
+}
+
+/// Whether this may be a part of a path: what is no name in Kubernetes is asked for nowhere.
+pub(super) fn is_name(text: &str) -> bool {
+    (1..=253).contains(&text.len())
+        && !text.starts_with('.')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
+}

@@ -1,0 +1,1 @@
+//! Services, and what becomes of them while somebody waits.
