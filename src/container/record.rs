@@ -163,6 +163,12 @@ impl Record {
         self.fields.contains_key(Self::CLEAR)
     }
 
+    /// The same record as another crisp would have written it.
+    #[cfg(test)]
+    pub(crate) fn of_version(version: u64, record: &Self) -> Self {
+        Self { version, ..record.clone() }
+    }
+
     /// Everything but version, key and image.
     pub(crate) fn fields(&self) -> &Fields {
         &self.fields
@@ -186,4 +192,4 @@ fn user_image(image: &view::ImageSpec) -> &str {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

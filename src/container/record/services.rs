@@ -100,4 +100,4 @@ fn text(value: &[u8]) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

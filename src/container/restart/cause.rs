@@ -182,7 +182,7 @@ impl fmt::Display for Cause {
 
 /// The signal by which a shell says that a process was ended, by Linux's numbers.
 fn signal(exit_code: i32) -> Option<&'static str> {
-    Some(match exit_code - SIGNALLED {
+    Some(match exit_code.checked_sub(SIGNALLED)? {
         1 => "SIGHUP",
         2 => "SIGINT",
         3 => "SIGQUIT",
