@@ -6,6 +6,7 @@
 
 mod containers;
 mod prepull;
+mod record;
 mod value;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::image::AciNames;
 
 pub use self::containers::{HashShield, Kubelets, ShieldMode};
 pub use self::prepull::Prepull;
+pub use self::record::Record;
 pub use self::value::duration;
 
 /// Everything that can be configured.
@@ -51,6 +53,8 @@ pub struct Config {
     pub prepull: Prepull,
     /// How containers with foreign hashes are shown.
     pub hash_shield: HashShield,
+    /// What is recorded of containers.
+    pub record: Record,
 }
 
 /// Where the runtime is.
@@ -107,7 +111,7 @@ pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    FIELDS.iter().chain(prepull::FIELDS).chain(containers::FIELDS)
+    FIELDS.iter().chain(prepull::FIELDS).chain(record::FIELDS).chain(containers::FIELDS)
 }
 
 const FIELDS: &[Field] = &[
@@ -286,6 +290,7 @@ impl Config {
             pull: Pulls::default(),
             prepull: Prepull::default(),
             hash_shield: HashShield::default(),
+            record: Record::default(),
         }
     }
 

@@ -1,25 +1,56 @@
-//! What crisp knows of containers.
+//! What crisp knows and decides about containers and the pods they are of.
+//!
+//! ```text
+//! CreateContainer ─▶ record: what it is made from ─▶ a label of the container, or its digest there and a file (bodies)
+//!        └─ reply ─▶ watcher (background): the container before it ─▶ restart: what differs, why ─▶ log, metric, Event
+//!                                                                                              └─▶ history ─▶ `crisp restarts`
+//! ```
 
+pub mod bodies;
+mod budget;
 pub mod census;
 pub mod hash;
+pub mod history;
 pub mod keys;
 pub mod record;
+pub mod recorder;
 pub mod restart;
 pub mod shield;
+mod stops;
+mod watcher;
 
-/// Something to be told of a pod, where the API server can be reached: an Event.
+use std::fmt;
+use std::sync::Arc;
+
+/// Something that is told to the owner of a pod as an Event on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodEvent {
-    /// The pod's namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// Name of the pod.
     pub pod: String,
-    /// The pod's uid, as the API server knows it.
+    /// Uid of the pod.
     pub uid: String,
-    /// One word, in the form `ContainerRestarted`.
-    pub reason: String,
-    /// What happened, in a sentence.
+    /// One word in CamelCase for machines.
+    pub reason: &'static str,
+    /// What happened and what to do.
     pub message: String,
-    /// Something is wrong, rather than worth knowing.
+    /// Whether somebody should look at it.
     pub warning: bool,
+}
+
+/// Who tells Events. It must neither wait nor fail; the default tells nobody.
+#[derive(Clone)]
+pub struct PodEvents(pub Arc<dyn Fn(PodEvent) + Send + Sync>);
+
+impl Default for PodEvents {
+    fn default() -> Self {
+        Self(Arc::new(drop))
+    }
+}
+
+impl fmt::Debug for PodEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PodEvents")
+    }
 }

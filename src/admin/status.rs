@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::health::Health;
 use crate::admin::prepull::QueueStatus;
+use crate::container::history::History;
 use crate::metrics::Metrics;
 use crate::prepull::Prepull;
 use crate::pull::Coordinator;
@@ -91,6 +92,8 @@ pub struct Reporter {
     pub pulls: Coordinator,
     /// The pre-pull queue, unless it is off.
     pub prepull: Option<Prepull>,
+    /// Restarts of containers, unless nobody looks at them.
+    pub restarts: Option<History>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.
