@@ -213,6 +213,3 @@ impl Subject {
         Ok(Some((subject, if user.is_empty() { image.image } else { user })))
     }
 }
-
-#[cfg(test)]
-mod tests;
