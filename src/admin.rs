@@ -7,4 +7,5 @@ pub mod health;
 pub mod http;
 mod limited;
 pub mod prepull;
+mod restarts;
 pub mod status;

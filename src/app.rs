@@ -18,6 +18,8 @@ use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
+use crate::container::PodEvents;
+use crate::container::recorder::{self, Recorder};
 use crate::container::shield::{PodsOfNode, Shield};
 use crate::containerd::Containerd;
 use crate::cri::RuntimeCall;
@@ -92,6 +94,8 @@ async fn run(config: Config) -> anyhow::Result<()> {
     });
     let call = runtime_call(&endpoints, &metrics);
     let shield = Shield::start(config.hash_shield, call, pods, metrics.clone(), &Handle::current());
+    let events = kube.clone().map(|kube| PodEvents(Arc::new(move |event| kube.event(event))));
+    let recorder = recorder(&config, &endpoints, &metrics, events.unwrap_or_default());
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -103,6 +107,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
                 sight: sight.clone(),
                 call: runtime_call(&endpoints, &metrics),
                 shield: Some(shield),
+                recorder: recorder.clone(),
             })),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
@@ -118,6 +123,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         pulls,
         prepull: prepull.clone(),
         kube: kube.clone(),
+        restarts: recorder.as_ref().map(|recorder| recorder.history().clone()),
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -159,6 +165,11 @@ async fn run(config: Config) -> anyhow::Result<()> {
         && tokio::time::timeout(STORE_CLOSES, prepull.close()).await.is_err()
     {
         tracing::warn!("the queue does not give its store up in time");
+    }
+    if let Some(recorder) = &recorder
+        && tokio::time::timeout(STORE_CLOSES, recorder.close()).await.is_err()
+    {
+        tracing::warn!("the history of restarts does not give its store up in time");
     }
     // Stage two: what is still under way after the drain ends with UNAVAILABLE.
     tokio::select! {
@@ -261,6 +272,26 @@ pub fn prepull(
         sight: sight.clone(),
         metrics: metrics.clone(),
     })
+}
+
+/// Records of containers and their restarts, with a connection of their own to the runtime. None if they are off, or
+/// if there is no randomness for their key.
+pub fn recorder(
+    config: &Config,
+    endpoints: &Endpoints,
+    metrics: &Arc<Metrics>,
+    events: PodEvents,
+) -> Option<Recorder> {
+    let started = config.record.enabled.then(|| {
+        Recorder::start(recorder::Parts {
+            settings: config.record.clone(),
+            state_dir: config.state_dir.clone(),
+            call: runtime_call(endpoints, metrics),
+            events,
+            metrics: metrics.clone(),
+        })
+    })?;
+    started.inspect_err(|error| tracing::error!(%error, "containers get no records")).ok()
 }
 
 /// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.

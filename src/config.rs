@@ -7,6 +7,7 @@
 mod containers;
 mod kube;
 mod prepull;
+mod record;
 mod value;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use crate::image::AciNames;
 pub use self::containers::{HashShield, Kubelets, ShieldMode};
 pub use self::kube::{Kube, Links};
 pub use self::prepull::Prepull;
+pub use self::record::Record;
 pub use self::value::duration;
 
 /// Everything that can be configured.
@@ -57,6 +59,8 @@ pub struct Config {
     pub kube: Kube,
     /// What pods may ask of Services.
     pub links: Links,
+    /// What is recorded of containers.
+    pub record: Record,
 }
 
 /// Where the runtime is.
@@ -113,7 +117,8 @@ pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
-    FIELDS.iter().chain(prepull::FIELDS).chain(kube::FIELDS).chain(containers::FIELDS)
+    let containers = record::FIELDS.iter().chain(containers::FIELDS);
+    FIELDS.iter().chain(prepull::FIELDS).chain(kube::FIELDS).chain(containers)
 }
 
 const FIELDS: &[Field] = &[
@@ -294,6 +299,7 @@ impl Config {
             hash_shield: HashShield::default(),
             kube: Kube::default(),
             links: Links::default(),
+            record: Record::default(),
         }
     }
 

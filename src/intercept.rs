@@ -1,10 +1,10 @@
 //! What crisp does with the calls it looks at. Each [`Feature`] reads the request and adds its part to one plan;
 //! features do not know of each other, and their order is written here, in [`Features::new`].
 
-mod container;
 mod image_spec;
 mod images;
 mod pull;
+mod record;
 mod sandbox;
 mod shield;
 
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::container::recorder::Recorder;
 use crate::container::shield::Shield;
 use crate::cri::plan::{OnReply, Step};
 use crate::cri::{Call, Forward, Plan, Policy, RuntimeCall, read};
@@ -66,21 +67,27 @@ pub struct Parts {
     pub call: RuntimeCall,
     /// Which containers are shown with another hash, if any may be.
     pub shield: Option<Shield>,
+    /// Who records containers, if they are recorded.
+    pub recorder: Option<Recorder>,
 }
 
 impl Features {
     /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
     pub fn new(parts: Parts) -> Self {
-        let Parts { metrics, aci, coordinator, sight, call, shield } = parts;
+        let Parts { metrics, aci, coordinator, sight, call, shield, recorder } = parts;
         let images: Arc<dyn Feature> = Arc::new(images::Images::new(sight.clone(), call, metrics.clone()));
         let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci));
         let mut features = Self::observing(&metrics);
-        features.pull = vec![specs.clone(), Arc::new(pull::Pulls::new(coordinator, sight, metrics))];
+        features.pull = vec![specs.clone(), Arc::new(pull::Pulls::new(coordinator, sight, metrics.clone()))];
         features.image_status = vec![specs.clone(), images.clone()];
         features.image = vec![images];
-        features.container.insert(0, specs);
+        features.container.push(specs);
         if let Some(shield) = shield {
             features.container.push(Arc::new(shield::Hashes::new(shield)));
+        }
+        // Last: whoever reads records in replies acts before they are taken out.
+        if let Some(recorder) = recorder {
+            features.container.push(Arc::new(record::Records::new(recorder, metrics)));
         }
         features
     }
@@ -91,20 +98,10 @@ impl Features {
             pull: Vec::new(),
             image_status: Vec::new(),
             image: Vec::new(),
-            container: vec![Arc::new(container::Observer::new(metrics.clone()))],
+            container: Vec::new(),
             sandbox: vec![Arc::new(sandbox::Observer::new(metrics.clone()))],
         }
     }
-}
-
-/// A step that counts the entries of each message of a list, which are its field 1, while it streams past.
-fn count_entries(feature: &'static str, call: &Call, metrics: &Arc<Metrics>) -> Step<OnReply> {
-    let (metrics, method) = (metrics.clone(), call.method);
-    let then = move |entries| {
-        metrics.read_reply(method);
-        metrics.listed(method, entries);
-    };
-    Step { feature, policy: Policy::Open, action: OnReply::Count(1, Box::new(then)) }
 }
 
 /// A step that reads each reply message as a view and counts it.

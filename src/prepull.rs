@@ -30,7 +30,6 @@ mod record;
 pub mod secret;
 pub mod sight;
 pub mod spec;
-pub mod time;
 mod verdict;
 pub mod view;
 
@@ -38,5 +37,7 @@ pub use handle::{Parts, Prepull, Refusal};
 pub use item::{Id, Item};
 pub use sight::{Pin, Sight};
 pub use spec::Spec;
+
+pub use crate::time;
 
 use crate::image::shown;

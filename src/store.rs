@@ -26,6 +26,7 @@ mod engine;
 mod error;
 mod file;
 mod format;
+pub mod private;
 mod writer;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod pins;
 pub mod prepull;
 pub mod pulls;
 pub mod queue;
+pub mod restarts;
 pub mod status;
 mod table;
 
@@ -76,6 +77,7 @@ pub fn command() -> Command {
         .subcommand(prepull::command())
         .subcommand(queue::command())
         .subcommand(pins::command())
+        .subcommand(restarts::command())
         .subcommand(
             Command::new("image")
                 .about("Look into names and specs of images")

@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::admin::health::Health;
 use crate::admin::limited::Limited;
 use crate::admin::prepull::{not_that_way, routes, unknown};
+use crate::admin::restarts;
 use crate::admin::status::Reporter;
 use crate::metrics::Metrics;
 use crate::prepull::Prepull;
@@ -48,6 +49,7 @@ pub async fn serve_admin(
         .route("/v1/status", get(status))
         .route("/v1/pulls", get(pulls))
         .merge(routes())
+        .merge(restarts::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(not_that_way)
         .with_state(reporter);

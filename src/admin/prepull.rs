@@ -17,7 +17,7 @@ use futures_util::stream::{self, StreamExt as _};
 
 use self::body::read;
 pub use self::forms::{Cancelled, Paused, PinItem, Pins, QueueStatus, Retried, Taken, TakenItem, Tried};
-use self::query::Query;
+pub(super) use self::query::Query;
 use crate::admin::client::Refused;
 use crate::admin::status::Reporter;
 use crate::prepull::item::{Id, Item, State as ItemState};
@@ -180,7 +180,7 @@ where
 // === impl Problem ===
 
 impl Problem {
-    fn new(status: StatusCode, error: &str) -> Self {
+    pub(super) fn new(status: StatusCode, error: &str) -> Self {
         Self(status, Refused { error: error.to_owned(), mistakes: Vec::new() })
     }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::admin::health::Health;
 use crate::admin::prepull::QueueStatus;
+use crate::container::history::History;
 use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::Prepull;
@@ -107,6 +108,8 @@ pub struct Reporter {
     pub prepull: Option<Prepull>,
     /// The Kubernetes API server, if crisp may ask one.
     pub kube: Option<Kube>,
+    /// Restarts of containers, unless nobody looks at them.
+    pub restarts: Option<History>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.

@@ -35,7 +35,14 @@ impl Router {
             | Method::STREAM_CONTAINERS
             | Method::GET_CONTAINER_EVENTS
             | Method::POD_SANDBOX_STATUS
-            | Method::STOP_CONTAINER => &self.features.container,
+            | Method::STOP_CONTAINER
+            // Stats carry the labels of their containers.
+            | Method::CONTAINER_STATS
+            | Method::LIST_CONTAINER_STATS
+            | Method::STREAM_CONTAINER_STATS
+            | Method::POD_SANDBOX_STATS
+            | Method::LIST_POD_SANDBOX_STATS
+            | Method::STREAM_POD_SANDBOX_STATS => &self.features.container,
             Method::RUN_POD_SANDBOX => &self.features.sandbox,
             _ => &[],
         }

@@ -1,12 +1,16 @@
 //! Protects: what the kubelet sends is what the runtime gets, and back: heads, bodies and trailers, byte for byte,
 //! for every method of the CRI and for methods and services that nobody has invented yet.
 //!
-//! The only exceptions are `:authority`, and `containerd-lease` and `containerd-namespace` on CRI calls.
+//! The only exceptions are `:authority`, `containerd-lease` and `containerd-namespace` on CRI calls, and the record that
+//! CreateContainer gets.
 
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use crisp::container::record::LABEL;
 use crisp::cri::Method;
+use crisp::cri::frame::Splitter;
+use crisp::wire::Patch;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::support::bytes_on_the_wire::{Reply, flagged, framed, headers, request};
@@ -77,12 +81,27 @@ impl Bench {
         assert_eq!(seen.head.uri.path(), name);
         assert_eq!(seen.head.uri.authority().unwrap(), "localhost", "{name}");
         assert_eq!(seen.head.headers, sent, "{name}");
-        assert!(seen.body == case.body.concat(), "{name}: the request changed");
+        let body = case.body.concat();
+        if name == Method::CREATE_CONTAINER.path() {
+            assert!(without_record(&seen.body) == body, "{name}: more than the record changed");
+        } else {
+            assert!(seen.body == body, "{name}: the request changed");
+        }
         assert_eq!(seen.trailers, case.trailers, "{name}");
         assert!(reply.bytes() == case.reply.bytes(), "{name}: the reply changed");
         assert_eq!((&reply.head, &reply.trailers), (&case.reply.head, &case.reply.trailers), "{name}");
         assert_eq!(reply.status, case.reply.status, "{name}");
     }
+}
+
+/// A body whose first message, if it can be read, has lost the record that crisp gave it.
+fn without_record(body: &Bytes) -> Bytes {
+    let mut splitter = Splitter::default();
+    splitter.push(body.clone());
+    let Ok(Some(frame)) = splitter.next_frame() else { return body.clone() };
+    let Some(message) = frame.message() else { return body.clone() };
+    let without = Patch::new().remove_entry([2, 9], LABEL).apply(&message).unwrap_or(message);
+    [framed(&without), splitter.into_rest()].concat().into()
 }
 
 /// Every CRI method, and what does not exist.
@@ -158,8 +177,9 @@ async fn every_method_passes_unchanged_in_both_directions() {
         let case = Case { path, metadata: metadata(&mut random), body, trailers: None, reply };
         bench.check(&case).await;
     }
-    assert_eq!(bench.crisp.metric("crisp_intercepted_requests_total"), 6.0, "each was read as a view");
-    assert_eq!(bench.crisp.metric("crisp_intercepted_replies_total"), 6.0);
+    // Those about containers (14 of them), and RunPodSandbox. Nobody looks at the reply to StopContainer.
+    assert_eq!(bench.crisp.metric("crisp_intercepted_requests_total"), 14.0, "each was read");
+    assert_eq!(bench.crisp.metric("crisp_intercepted_replies_total"), 13.0);
     assert_eq!(bench.crisp.metric("crisp_intercept_failures_total"), 0.0);
 }
 

@@ -95,9 +95,9 @@ async fn a_feature_that_fails_closed_ends_the_call() {
     }
 }
 
-/// The observers of this release: each listed method is read and counted.
+/// What is only looked at is counted: each listed method, and each message of its reply.
 #[tokio::test]
-async fn observers_count_what_they_read() {
+async fn what_is_read_is_counted() {
     let methods = [
         Method::CREATE_CONTAINER,
         Method::RUN_POD_SANDBOX,
@@ -105,8 +105,9 @@ async fn observers_count_what_they_read() {
         Method::LIST_CONTAINERS,
         Method::STREAM_CONTAINERS,
         Method::GET_CONTAINER_EVENTS,
+        Method::POD_SANDBOX_STATUS,
     ];
-    let crisp = InProcess::start();
+    let crisp = InProcess::released(&[]);
     let _runtime = FakeRuntime::answering(&crisp.runtime_socket(), Reply::of(&[b"", b"", b""]));
     let client = crisp.client().await;
     for method in methods {
@@ -117,21 +118,21 @@ async fn observers_count_what_they_read() {
         eventually("the replies are counted", || crisp.metric(&sample) == 3.0).await;
     }
     assert_eq!(client.unary("/runtime.v1.RuntimeService/Version", b"").await.unwrap().code(), "0");
-    assert_eq!(crisp.metric("crisp_intercepted_requests_total"), 6.0, "and no other");
+    assert_eq!(crisp.metric("crisp_intercepted_requests_total"), 7.0, "and no other");
     assert_eq!(crisp.metric("crisp_intercept_failures_total"), 0.0);
 }
 
 #[tokio::test]
-async fn what_an_observer_cannot_read_goes_on_and_is_counted() {
-    let crisp = InProcess::start();
+async fn what_cannot_be_read_goes_on_and_is_counted() {
+    let crisp = InProcess::released(&[]);
     let reply = Reply::of(&[INVALID]);
     let _runtime = FakeRuntime::answering(&crisp.runtime_socket(), reply.clone());
     let client = crisp.client().await;
     assert_eq!(client.unary(Method::CREATE_CONTAINER.path(), INVALID).await.unwrap(), reply);
     assert_eq!(client.unary(Method::LIST_CONTAINERS.path(), b"").await.unwrap(), reply);
-    let failures = || crisp.metric("crisp_intercept_failures_total{feature=\"container-observer\"");
-    // The request of the first call (then nobody looks at its reply), the reply of the second.
-    eventually("both are counted", || failures() == 2.0).await;
+    let failures = || crisp.metric("crisp_intercept_failures_total{feature=\"records\"");
+    // The request of the first call and its reply, the reply of the second.
+    eventually("all are counted", || failures() == 3.0).await;
     assert_eq!(crisp.metric("crisp_intercepted_requests_total{method=\"CreateContainer\"}"), 0.0);
 }
 

@@ -31,11 +31,15 @@ mod plans;
 mod prepull_cli;
 mod pull_priority;
 mod pulls;
+mod records;
+mod restarts;
 mod runtime_away;
 mod sockets;
 
 #[path = "../support/api_server.rs"]
 mod api_server;
+#[path = "../support/container_runtime.rs"]
+mod container_runtime;
 #[path = "../support/embedded.rs"]
 mod embedded;
 #[path = "../support/image_list.rs"]

@@ -1,11 +1,13 @@
 //! crisp's proxy inside the test's process, on a thread of its own as in the program.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crisp::app;
 use crisp::config::Config;
+use crisp::container::recorder::Recorder;
 use crisp::container::shield::Shield;
+use crisp::container::{PodEvent, PodEvents};
 use crisp::cri::RuntimeCall;
 use crisp::intercept::{self, Features};
 use crisp::metrics::Metrics;
@@ -33,6 +35,12 @@ pub(crate) struct InProcess {
     pub(crate) coordinator: Option<Coordinator>,
     /// What callers are told of images.
     pub(crate) sight: Sight,
+    /// There if it records containers.
+    pub(crate) recorder: Option<Recorder>,
+    /// The Events that were told.
+    pub(crate) events: Arc<Mutex<Vec<PodEvent>>>,
+    /// Where it keeps what must survive a restart.
+    pub(crate) state: Option<tempfile::TempDir>,
 }
 
 impl InProcess {
@@ -51,25 +59,36 @@ impl InProcess {
         settings: &[(&str, &str)],
         shield: impl FnOnce(RuntimeCall, &Arc<Metrics>, &tokio::runtime::Handle) -> Option<Shield>,
     ) -> Self {
-        let config = Config::load(None, settings.iter().copied()).unwrap();
+        let mut config = Config::load(None, settings.iter().copied()).unwrap();
+        let state = tempfile::tempdir().unwrap();
+        config.state_dir = state.path().to_owned();
+        let events: Arc<Mutex<Vec<PodEvent>>> = Arc::default();
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
-        let (mut made, sight) = (None, Sight::default());
+        let (mut made, sight, mut recorder) = (None, Sight::default(), None);
         let mut crisp = Self::with(|metrics, endpoints| {
-            let coordinator =
-                made.insert(app::coordinator(config.pull, endpoints, metrics, handle.clone()).unwrap());
+            let pulls = app::coordinator(config.pull.clone(), endpoints, metrics, handle.clone()).unwrap();
+            let coordinator = made.insert(pulls);
+            let _context = background.enter();
+            let told = events.clone();
+            let tell = PodEvents(Arc::new(move |event| told.lock().unwrap().push(event)));
+            recorder = app::recorder(&config, endpoints, metrics, tell);
             Features::new(intercept::Parts {
                 metrics: metrics.clone(),
-                aci: config.image_aci_names,
+                aci: config.image_aci_names.clone(),
                 coordinator: coordinator.clone(),
                 sight: sight.clone(),
                 call: app::runtime_call(endpoints, metrics),
                 shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
+                recorder: recorder.clone(),
             })
         });
         crisp.sight = sight;
         crisp.coordinator = made;
+        crisp.recorder = recorder;
+        crisp.events = events;
+        crisp.state = Some(state);
         crisp.background = Some(background);
         crisp
     }
@@ -95,7 +114,18 @@ impl InProcess {
         };
         let serving = shutdown.clone();
         std::thread::spawn(move || runtime.block_on(proxy::serve(listener, proxy, serving)));
-        Self { dir, metrics, shutdown, handle, background: None, coordinator: None, sight: Sight::default() }
+        Self {
+            dir,
+            metrics,
+            shutdown,
+            handle,
+            background: None,
+            coordinator: None,
+            sight: Sight::default(),
+            recorder: None,
+            events: Arc::default(),
+            state: None,
+        }
     }
 
     /// Where crisp listens.

@@ -6,7 +6,7 @@ use crate::prepull::item::{Id, Item, State};
 
 /// The keys and values of a query.
 #[derive(Debug, Default)]
-pub(super) struct Query(Vec<(String, String)>);
+pub(in crate::admin) struct Query(Vec<(String, String)>);
 
 /// Which items are wanted: those to which everything applies that is given.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) fn id(text: &str) -> Result<Id, Problem> {
 
 impl Query {
     /// Reads a query in which nothing but these keys may be.
-    pub(super) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+    pub(in crate::admin) fn parse(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let pairs: Vec<(String, String)> =
             form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned().collect();
         if let Some((key, _)) = pairs.iter().find(|(key, _)| !known.contains(&key.as_str())) {
@@ -43,9 +43,14 @@ impl Query {
         self.0.len()
     }
 
+    /// The last value of a key.
+    pub(in crate::admin) fn last(&self, key: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+
     /// Whether a flag is set. The last word counts.
     pub(super) fn flag(&self, key: &str) -> Result<bool, Problem> {
-        match self.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str()) {
+        match self.last(key) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => Err(Problem::mistake(format!("{key}: expected true or false"))),

@@ -10,9 +10,7 @@
 //! the item is authenticated with it, so that a text copied from one item to another does not open.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -21,12 +19,14 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{Credential, Written};
+use crate::store::private;
 
 /// The key's file in the state directory.
 pub const KEY_FILE: &str = "secret.key";
 const KEY_BYTES: usize = 32;
 const KEY_ID_BYTES: usize = 8;
 const VERSION: u8 = 1;
+const NO_RANDOM: &str = "the system gives no random numbers";
 
 /// Seals credentials for the store. Cheap to use, made once.
 pub struct Sealer {
@@ -100,22 +100,20 @@ impl Sealer {
         let path = state_dir.join(KEY_FILE);
         let io_error = |source| OpenError::Io { path: path.clone(), source };
         let random = SystemRandom::new();
-        let file = match File::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                create(state_dir, &path, &random).map_err(io_error)?;
-                File::open(&path)
+        let file = match private::read(&path, KEY_BYTES).map_err(io_error)? {
+            None => {
+                let mut key = Zeroizing::new([0; KEY_BYTES]);
+                random.fill(key.as_mut()).map_err(|_| io_error(io::Error::other(NO_RANDOM)))?;
+                private::create(&path, key.as_ref()).map_err(io_error)?;
+                private::read(&path, KEY_BYTES).map_err(io_error)?
             }
-            opened => opened,
+            found => found,
         };
-        let file = file.map_err(io_error)?;
-        let about = file.metadata().map_err(io_error)?;
-        let mode = about.permissions().mode() & 0o7777;
-        if mode & 0o077 != 0 {
+        let private::Private { bytes, readable } =
+            file.ok_or_else(|| io_error(io::ErrorKind::NotFound.into()))?;
+        if let Some(mode) = readable {
             return Err(OpenError::Readable { path, mode });
         }
-        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_BYTES + 1));
-        // One byte more than a key has shows that it is none.
-        file.take(KEY_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(io_error)?;
         // The algorithm refuses any other length.
         let Ok(key) = UnboundKey::new(&CHACHA20_POLY1305, &bytes) else {
             return Err(OpenError::NotAKey { path });
@@ -179,31 +177,6 @@ impl fmt::Debug for Sealer {
 /// What is authenticated besides: the version, so that no other reading of the same bytes opens, and the item.
 fn bound(aad: &[u8]) -> Vec<u8> {
     [&[VERSION], aad].concat()
-}
-
-/// Makes the file whole or not at all: it gets its name when its contents are on the disk. Never replaces one.
-fn create(state_dir: &Path, path: &Path, random: &SystemRandom) -> io::Result<()> {
-    let mut key = Zeroizing::new([0; KEY_BYTES]);
-    random.fill(key.as_mut()).map_err(|_| io::Error::other("the system gives no random numbers"))?;
-    let new = state_dir.join(format!("{KEY_FILE}.{}.new", std::process::id()));
-    // What is there under this name was left by a process that is gone: its number is ours now.
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        file.write_all(key.as_ref())?;
-        file.sync_all()?;
-        // Another crisp may have been quicker: then its key counts.
-        match std::fs::hard_link(&new, path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
-        }
-    })();
-    let removed = std::fs::remove_file(&new);
-    written.and(removed)?;
-    File::open(state_dir)?.sync_all()
 }
 
 #[cfg(test)]

@@ -1,0 +1,173 @@
+//! Records of containers: a label on each that is created, and never a word of it to whoever asks for containers.
+//!
+//! | call | what is done |
+//! |---|---|
+//! | CreateContainer | the label is set; when it has succeeded, the container before it is looked for (in the background) |
+//! | StopContainer | remembered, so that the end of the container is not taken for a crash |
+//! | ListContainers, StreamContainers | the label is taken out; a list of all tells what labels take on the node |
+//! | ContainerStatus, PodSandboxStatus, GetContainerEvents, stats | the label is taken out |
+//!
+//! A message without any label goes on as it came. Who asks the runtime on its own socket sees the label.
+//!
+//! # Current limitations
+//!
+//! A reply that is compressed or larger than 64 MiB goes on as it came, as everywhere. What a runtime says in the `info` of
+//! a verbose ContainerStatus is its own text for debugging; containerd repeats the labels there, and it is left alone.
+
+mod strip;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tonic::Code;
+
+use self::strip::{Census, Place, asks_for_all};
+use crate::container::record::LABEL;
+use crate::container::recorder::Recorder;
+use crate::cri::plan::{First, OnEnd, OnReply, Step};
+use crate::cri::{Call, Forward, Method, Plan, Policy};
+use crate::error::{Error, Kind, Origin};
+use crate::intercept::Feature;
+use crate::metrics::Metrics;
+use crate::wire::{self, Patch, Value, count, last};
+
+/// Adds records and takes them out.
+#[derive(Debug)]
+pub(super) struct Records {
+    recorder: Recorder,
+    metrics: Arc<Metrics>,
+}
+
+const NAME: &str = "records";
+
+/// The labels in a CreateContainerRequest: those of the container's config.
+const LABELS: [u32; 2] = [2, 9];
+
+// === impl Records ===
+
+impl Records {
+    pub(super) fn new(recorder: Recorder, metrics: Arc<Metrics>) -> Self {
+        Self { recorder, metrics }
+    }
+
+    fn create(&self, call: &Call, forward: &mut Forward) -> Result<(), Error> {
+        if last(&call.message, [2]).map_err(unreadable)?.is_none() {
+            // A container without a config is refused by the runtime, and has no labels.
+            return Ok(());
+        }
+        match self.recorder.label(&call.message) {
+            Some(label) => {
+                // A label of that name in the request is not ours, so it goes in any case.
+                let patch = with_label(label.as_deref().ok());
+                forward.request.push(Step { feature: NAME, policy: Policy::Open, action: patch });
+                label.map(drop)
+            }
+            None => {
+                let label = self.recorder.label_of_large(&call.message);
+                forward.request.push(step(with_label(None)));
+                let patch = async move { Ok(with_label(Some(&label.await?))) };
+                forward.first.push(step(First(Box::pin(patch))));
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks for the container before, once this one is there.
+    fn watch(&self, call: &Call, forward: &mut Forward) {
+        let (recorder, metrics, request) =
+            (self.recorder.clone(), self.metrics.clone(), call.message.clone());
+        let (id, method) = (Arc::new(Mutex::new(String::new())), call.method);
+        let seen = id.clone();
+        let observe = move |message: &Bytes| {
+            if let Some(id) = last(message, [1]).map_err(unreadable)?.and_then(Value::as_str) {
+                id.clone_into(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            metrics.read_reply(method);
+            Ok(())
+        };
+        forward.reply.push(step(OnReply::Observe(Box::new(observe))));
+        forward.end.push(OnEnd(Box::new(move |code| {
+            let id = id.lock().unwrap_or_else(PoisonError::into_inner);
+            if code == Code::Ok && !id.is_empty() {
+                recorder.created(request, &id);
+            }
+        })));
+    }
+
+    /// Takes the records out of the messages of a reply.
+    fn strip(&self, place: Place, call: &Call, forward: &mut Forward) -> Result<(), Error> {
+        let is_list = matches!(call.method, Method::LIST_CONTAINERS | Method::STREAM_CONTAINERS);
+        let mut census = None;
+        if is_list && asks_for_all(&call.message).map_err(unreadable)? {
+            let all = Arc::new(Mutex::new(Census::default()));
+            census = Some(all.clone());
+            let (recorder, mark, wanted) =
+                (self.recorder.clone(), self.recorder.mark(), self.recorder.wants_labels());
+            forward.end.push(OnEnd(Box::new(move |code| {
+                if code == Code::Ok {
+                    let all = std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner));
+                    recorder.listed(mark, all.bytes, wanted.then_some(all.labels));
+                }
+            })));
+        }
+        let (metrics, method) = (self.metrics.clone(), call.method);
+        let map = move |message: &Bytes| {
+            metrics.read_reply(method);
+            if is_list {
+                metrics.listed(method, count(message, [1]).map_err(unreadable)?);
+            }
+            if let Some(census) = &census {
+                let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
+                census.add(message).map_err(unreadable)?;
+            }
+            Ok(place.strip(message))
+        };
+        forward.reply.push(step(OnReply::Map(Box::new(map))));
+        Ok(())
+    }
+}
+
+impl Feature for Records {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::Open
+    }
+
+    fn plan(&self, call: &Call, forward: &mut Forward) -> Result<Option<Plan>, Error> {
+        match call.method {
+            Method::CREATE_CONTAINER => {
+                // Without a record it is watched all the same.
+                self.watch(call, forward);
+                self.create(call, forward)?;
+            }
+            Method::STOP_CONTAINER => {
+                let id = last(&call.message, [1]).map_err(unreadable)?.and_then(Value::as_str);
+                self.recorder.stopping(id.unwrap_or_default());
+            }
+            method => match Place::of(method) {
+                Some(place) => self.strip(place, call, forward)?,
+                None => return Ok(None),
+            },
+        }
+        self.metrics.read_request(call.method);
+        Ok(None)
+    }
+}
+
+fn with_label(label: Option<&str>) -> Patch {
+    match label {
+        Some(label) => Patch::new().set_entry(LABELS, LABEL, label),
+        None => Patch::new().remove_entry(LABELS, LABEL),
+    }
+}
+
+fn step<T>(action: T) -> Step<T> {
+    Step { feature: NAME, policy: Policy::Open, action }
+}
+
+fn unreadable(error: wire::Error) -> Error {
+    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+}

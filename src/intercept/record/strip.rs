@@ -1,0 +1,114 @@
+//! Takes records out of what the runtime says of its containers.
+//!
+//! Messages are large and come often, and most of what they hold is none of our business: a search for the label's key
+//! tells whether there is anything to do at all, and only the containers that have it are looked into.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use memchr::memmem::Finder;
+
+use crate::container::record::LABEL;
+use crate::cri::Method;
+use crate::wire::{self, Patch, Value, entry, fields};
+
+/// Where the labels of containers are in a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The fields that lead to a container, repeated or not.
+    path: &'static [u32],
+    /// The field with its labels.
+    labels: u32,
+}
+
+/// What an unfiltered list tells of the records on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    /// What their labels take.
+    pub(super) bytes: u64,
+    /// The labels.
+    pub(super) labels: Vec<Bytes>,
+}
+
+static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(LABEL));
+
+// === impl Place ===
+
+impl Place {
+    /// Where a reply to this method has them.
+    pub(super) fn of(method: Method) -> Option<Self> {
+        let (path, labels): (&[u32], u32) = match method {
+            Method::LIST_CONTAINERS | Method::STREAM_CONTAINERS => (&[1], 8),
+            Method::CONTAINER_STATUS => (&[1], 12),
+            Method::POD_SANDBOX_STATUS => (&[3], 12),
+            Method::GET_CONTAINER_EVENTS => (&[5], 12),
+            // Attributes of the stats of a container, or of each container of a sandbox.
+            Method::CONTAINER_STATS | Method::LIST_CONTAINER_STATS | Method::STREAM_CONTAINER_STATS => {
+                (&[1, 1], 3)
+            }
+            Method::POD_SANDBOX_STATS | Method::LIST_POD_SANDBOX_STATS | Method::STREAM_POD_SANDBOX_STATS => {
+                (&[1, 2, 5, 1], 3)
+            }
+            _ => return None,
+        };
+        Some(Self { path, labels })
+    }
+
+    /// The change that takes every record out of a message. Without one there is nothing to change.
+    pub(super) fn strip(self, message: &[u8]) -> Patch {
+        if !may_hold_record(message) {
+            return Patch::new();
+        }
+        match self.path.split_first() {
+            None => Patch::new().remove_entry([self.labels], LABEL),
+            Some((&field, path)) => {
+                let inner = Self { path, ..self };
+                Patch::new().each([field], move |element| {
+                    let patch = inner.strip(element);
+                    (!patch.is_empty()).then_some(patch)
+                })
+            }
+        }
+    }
+}
+
+/// Whether the label's key is in there. It may still be somebody's text.
+fn may_hold_record(message: &[u8]) -> bool {
+    KEY.find(message).is_some()
+}
+
+// === impl Census ===
+
+impl Census {
+    /// Adds the records in a list of containers, or in one message of a stream of them.
+    pub(super) fn add(&mut self, message: &Bytes) -> Result<(), wire::Error> {
+        if !may_hold_record(message) {
+            return Ok(());
+        }
+        for field in fields(message) {
+            let field = field?;
+            if let (1, Value::Len(container)) = (field.number, field.value)
+                && let Some(label) = entry(container, [8], LABEL)?
+            {
+                self.bytes += (LABEL.len() + label.len()) as u64;
+                self.labels.push(message.slice_ref(label));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a request for a list asks for all containers there are.
+pub(super) fn asks_for_all(request: &[u8]) -> Result<bool, wire::Error> {
+    for field in fields(request) {
+        let field = field?;
+        // An empty filter is none.
+        if field.number == 1 && field.value != Value::Len(&[]) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;
