@@ -28,6 +28,9 @@ use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::containers::Form;
 
+/// A record of so many bytes is always inside its label: a digest would take no less.
+const NO_LONGER: usize = 200;
+
 /// A request of more bytes is read in the background, so that no other call waits for it.
 const SMALL: usize = 64 << 10;
 
@@ -203,8 +206,8 @@ impl Recorder {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         let record = Record::of(request, keys.current(), settings.clear_args)?;
         let left = settings.inline_budget.saturating_sub(spent).saturating_sub(LABEL.len() as u64);
-        let inline = settings.max_inline.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let (text, body) = record::label(&record, (inline > 0).then_some(inline));
+        let inline = usize::try_from(left).unwrap_or(usize::MAX).max(NO_LONGER).min(settings.max_inline);
+        let (text, body) = record::label(&record, Some(inline));
         budget.add((LABEL.len() + text.len()) as u64);
         let Some(body) = body else { return Ok((text, Form::Inline)) };
         if body.len() <= settings.max_body

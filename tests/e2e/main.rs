@@ -25,6 +25,9 @@ mod pulls_under_leases;
 #[path = "../support/random.rs"]
 #[expect(dead_code, reason = "shared with the quick tests, which use more of it")]
 mod random;
+mod records;
+#[path = "../support/records_through_crisp.rs"]
+mod records_through_crisp;
 mod references;
 #[path = "../support/registry.rs"]
 mod registry;

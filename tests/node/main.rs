@@ -23,6 +23,9 @@ mod queue_crash;
 #[path = "../support/random.rs"]
 #[expect(dead_code, reason = "fuzzers of messages use more of it")]
 mod random;
+mod records;
+#[path = "../support/records_through_crisp.rs"]
+mod records_through_crisp;
 #[path = "../support/registry.rs"]
 mod registry;
 mod streams;

@@ -11,7 +11,8 @@ use hyper_util::rt::TokioIo;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
-    ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListImagesRequest, ListImagesResponse,
+    Container, ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListContainersResponse,
+    ListImagesRequest, ListImagesResponse,
     ListPodSandboxRequest, PullImageRequest, RemoveImageRequest, RemovePodSandboxRequest,
     StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
@@ -82,17 +83,28 @@ impl Cri {
 
     /// All images, as newer kubelets ask for them.
     pub(crate) async fn stream(&self) -> Result<Vec<Image>, Status> {
+        let replies = self.streamed("/runtime.v1.ImageService/StreamImages").await?;
+        // Each has the form of a list.
+        Ok(replies.into_iter().flat_map(|reply| ListImagesResponse::decode(reply).expect("a list").images).collect())
+    }
+
+    /// All containers, as newer kubelets ask for them.
+    pub(crate) async fn stream_containers(&self) -> Result<Vec<Container>, Status> {
+        let replies = self.streamed("/runtime.v1.RuntimeService/StreamContainers").await?;
+        let list = |reply: Bytes| ListContainersResponse::decode(reply).expect("a list").containers;
+        Ok(replies.into_iter().flat_map(list).collect())
+    }
+
+    async fn streamed(&self, path: &'static str) -> Result<Vec<Bytes>, Status> {
         let mut client = tonic::client::Grpc::new(self.channel.clone());
         client.ready().await.expect("a connection");
-        let path = PathAndQuery::from_static("/runtime.v1.ImageService/StreamImages");
-        let request = Request::new(Bytes::new());
+        let (path, request) = (PathAndQuery::from_static(path), Request::new(Bytes::new()));
         let mut replies = client.server_streaming(request, path, Plain).await?.into_inner();
-        let mut images = Vec::new();
+        let mut all = Vec::new();
         while let Some(reply) = replies.message().await? {
-            // It has the form of a list.
-            images.extend(ListImagesResponse::decode(reply).expect("a list").images);
+            all.push(reply);
         }
-        Ok(images)
+        Ok(all)
     }
 
     /// How often one of the two has connected so far.
