@@ -137,7 +137,11 @@ impl Keys {
         // A key from the future has no age: clocks are set back.
         if !max_age.is_zero() && now.saturating_sub(keys.current.created) > max_age.as_secs() {
             keys.rotate(now)?;
-            private::replace(&path, &keys.json()).map_err(io_error)?;
+            if let Err(error) = private::replace(&path, &keys.json()) {
+                // The one that was there is on the disk, which counts for more than its age.
+                tracing::warn!(path = %path.display(), %error, "the key for records stays as old as it is: the new one cannot be written");
+                keys.current = keys.older.remove(0);
+            }
         }
         Ok(keys)
     }

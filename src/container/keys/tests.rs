@@ -55,6 +55,16 @@ fn old_keys_are_replaced_and_stay_readable() {
 }
 
 #[test]
+fn a_key_that_cannot_be_replaced_stays_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = Keys::open_at(dir.path(), DAY, at(0)).unwrap();
+    // In the way of the file that is to replace it.
+    fs::create_dir(dir.path().join(format!("{KEYS_FILE}.{}.new", std::process::id()))).unwrap();
+    let keys = Keys::open_at(dir.path(), DAY, at(9)).unwrap();
+    assert_eq!((keys.current().id(), keys.older.len()), (old.current().id(), 0));
+}
+
+#[test]
 fn what_is_wrong_with_the_file_is_told_and_the_file_stays() {
     let dir = tempfile::tempdir().unwrap();
     let good = {

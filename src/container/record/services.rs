@@ -39,8 +39,8 @@ pub(super) fn variables<'a>(env: &Env<'a>) -> BTreeSet<&'a str> {
 fn collect<'a>(env: &Env<'a>, service: &str, address: &str, found: &mut BTreeSet<&'a str>) {
     let value = |name: &str| env.get_key_value(name).and_then(|(name, value)| Some((*name, text(value)?)));
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
-    // Port and protocol of each group of four that agrees.
-    let mut ports = BTreeSet::new();
+    // What each group of four that agrees is linked as, by its port.
+    let mut ports = BTreeMap::<&str, Vec<String>>::new();
     let mut names = Vec::new();
     let prefix = format!("{service}_PORT_");
     for (name, _) in with_prefix(env, &prefix) {
@@ -59,25 +59,23 @@ fn collect<'a>(env: &Env<'a>, service: &str, address: &str, found: &mut BTreeSet
             .map(|(name, _)| name)
             .collect();
         if agreeing.len() == group.len() {
-            ports.insert((port, url));
             names.extend(agreeing);
+            ports.entry(port).or_default().push(url);
         }
     }
     let Some((port_name, first)) = value(&format!("{service}{PORT}")) else { return };
-    if !ports.iter().any(|(port, _)| *port == first) {
-        return;
-    }
+    let Some(links) = ports.get(first) else { return };
     found.extend(names);
     found.insert(port_name);
     found.extend(env.get_key_value(format!("{service}{HOST}").as_str()).map(|(name, _)| *name));
     if let Some((name, link)) = value(&format!("{service}_PORT"))
-        && ports.iter().any(|(port, url)| *port == first && url == link)
+        && links.iter().any(|url| url == link)
     {
         found.insert(name);
     }
     let prefix = format!("{service}{PORT}_");
     for (name, value) in with_prefix(env, &prefix) {
-        if text(value).is_some_and(|value| ports.iter().any(|(port, _)| *port == value)) {
+        if text(value).is_some_and(|value| ports.contains_key(value)) {
             found.insert(name);
         }
     }

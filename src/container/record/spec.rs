@@ -57,7 +57,7 @@ pub(super) fn fields(config: &view::ContainerConfig, unknown: &Unknown<'_>, subj
         linux.resources.iter().for_each(|from| map(&mut to, "resources", resources(from)));
         linux.security_context.iter().for_each(|from| map(&mut to, "security", security(from)));
     }
-    to.extend(config.annotations.get(PORTS).map(|ports| ("ports".to_owned(), json(ports, hasher))));
+    to.extend(config.annotations.get(PORTS).map(|text| ("ports".to_owned(), ports(text, hasher))));
     if let Some(handler) = config.annotations.get(PRE_STOP) {
         // It may hold headers with which somebody is let in.
         to.insert("preStop".to_owned(), hasher.hash("preStop", b"", handler.as_bytes()));
@@ -205,13 +205,13 @@ fn namespaces(from: &view::NamespaceOption) -> Fields {
     to
 }
 
-/// JSON that the kubelet wrote, as a part of the tree; what the tree cannot hold, as a hash.
-fn json(text: &str, hasher: &Hasher) -> Node {
+/// The kubelet's JSON as a part of the tree; what the tree cannot hold, as a hash.
+fn ports(text: &str, hasher: &Hasher) -> Node {
     let wrapped = [b"{\"x\":", text.as_bytes(), b"}"].concat();
     let parsed = node::parse_map(&wrapped, super::MAX_ELEMENTS).ok().filter(|fields| fields.len() == 1);
     parsed
         .and_then(|mut fields| fields.remove("x"))
-        .unwrap_or_else(|| hasher.hash("json", b"", text.as_bytes()))
+        .unwrap_or_else(|| hasher.hash("ports", b"", text.as_bytes()))
 }
 
 fn set<'a>(from: impl Iterator<Item = &'a str>) -> Vec<Node> {

@@ -1,6 +1,7 @@
 //! What is different between two records.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use super::difference::{Difference, MAX_DIFFERENCES, printable};
 use crate::container::record::{Fields, Node, Record};
@@ -21,7 +22,7 @@ const DEFAULTS: &[Since] = &[];
 /// Lists of words, which are compared one by one. Other lists are sets, shown whole.
 const WORDS: [&str; 2] = ["command", "args"];
 
-/// Everything in which two records of a container differ, sorted by path, at most [`MAX_DIFFERENCES`].
+/// Everything in which two records of a container differ: the image first, then by name; at most [`MAX_DIFFERENCES`].
 ///
 /// Both should be made with the same key and in the same form ([`Record::of`]). Where they are not, hashes cannot be
 /// compared, and only what was added and removed is told.
@@ -36,10 +37,7 @@ fn compare(old: &Record, new: &Record, defaults: &[Since]) -> Vec<Difference> {
         found.add("image", Some(&image(old)), Some(&image(new)));
     }
     let (before, after) = (completed(old, defaults), completed(new, defaults));
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
-    for name in names {
+    for name in names(&before, &after) {
         // The form of a record is not a part of the container.
         if name == Record::CLEAR {
             continue;
@@ -81,6 +79,11 @@ fn complete(fields: &mut Fields, path: &[&str], default: fn() -> Node) {
     }
 }
 
+/// The names in either, sorted.
+fn names<'a>(old: &'a Fields, new: &'a Fields) -> BTreeSet<&'a String> {
+    old.keys().chain(new.keys()).collect()
+}
+
 fn words(node: Option<&Node>) -> &[Node] {
     match node {
         Some(Node::List(words)) => words,
@@ -114,11 +117,8 @@ impl Found {
     }
 
     fn maps(&mut self, path: &str, old: &Fields, new: &Fields) {
-        for (name, node) in old {
-            self.nodes(&below(path, name), Some(node), new.get(name));
-        }
-        for (name, node) in new.iter().filter(|(name, _)| !old.contains_key(*name)) {
-            self.nodes(&below(path, name), None, Some(node));
+        for name in names(old, new) {
+            self.nodes(&below(path, name), old.get(name), new.get(name));
         }
     }
 

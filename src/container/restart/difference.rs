@@ -136,13 +136,16 @@ fn write(node: &Node, to: &mut String) {
     }
 }
 
-/// Without what moves a terminal's cursor or makes two lines of one.
+/// Without what moves a terminal's cursor, turns the direction of text, or makes two lines of one.
 pub(super) fn printable(text: &str) -> String {
-    let escaped = |character: char| match character {
-        character if character.is_control() => character.escape_default().collect::<String>(),
-        character => character.to_string(),
-    };
-    text.chars().map(escaped).collect()
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            ' '..='~' => printable.push(character),
+            character => printable.extend(character.escape_debug()),
+        }
+    }
+    printable
 }
 
 pub(super) fn cut(text: &str, max: usize) -> String {
