@@ -1,4 +1,4 @@
-//! A stand-alone kubelet that runs static pods.
+//! A kubelet: stand-alone with static pods, beside the stand-in for an API server, or as a node of a real cluster.
 
 use std::fs;
 use std::path::Path;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::api::{Api, NODE};
 use super::cgroup::CgroupRoot;
+use super::cluster::{Cluster, User};
 use super::network::free_ports;
 use super::parts::peer_dir;
 use super::process::Process;
@@ -18,10 +19,22 @@ use super::wait;
 
 #[derive(Debug)]
 pub(crate) struct Kubelet {
-    process: Process,
-    /// Address of the read-only HTTP server, which tells the state of the pods.
-    address: String,
+    process: Option<Process>,
+    setup: Setup,
     scratch: Scratch,
+}
+
+/// What stays the same when a kubelet is started again.
+#[derive(Debug)]
+struct Setup {
+    peer: String,
+    /// The node's name.
+    node: String,
+    kubeconfig: Option<Value>,
+    ports: [u16; 3],
+    verbosity: u8,
+    /// More of its configuration.
+    more: Value,
 }
 
 /// What the kubelet reports of a pod's only container.
@@ -58,30 +71,81 @@ impl Kubelet {
     }
 
     fn start_with(peer: &str, runtime: &str, images: Option<&str>, api: Option<&Api>, more: &Value) -> Self {
+        let mut more = more.clone();
+        if let Some(images) = images {
+            more["imageServiceEndpoint"] = json!(images);
+        }
+        Self::first_start(
+            runtime,
+            Setup {
+                peer: peer.to_owned(),
+                node: NODE.to_owned(),
+                kubeconfig: api.map(Api::kubeconfig),
+                ports: free_ports(),
+                verbosity: 2,
+                more,
+            },
+        )
+    }
+
+    /// Starts a kubelet as a node of a real cluster. Its log tells of every look at a pod.
+    pub(crate) fn join(cluster: &Cluster, peer: &str, runtime: &str) -> Self {
+        let node = cluster.new_node_name();
+        Self::first_start(
+            runtime,
+            Setup {
+                kubeconfig: Some(cluster.kubeconfig(User::Node(&node))),
+                peer: peer.to_owned(),
+                node,
+                ports: free_ports(),
+                verbosity: 4,
+                more: json!({}),
+            },
+        )
+    }
+
+    fn first_start(runtime: &str, setup: Setup) -> Self {
         let scratch = Scratch::new();
         fs::create_dir_all(scratch.join("manifests")).expect("make a folder");
-        let ports @ [read_only, _, _] = free_ports();
-        let mut config = config(&scratch, runtime, images.unwrap_or(runtime), ports);
+        let mut kubelet = Self { process: None, setup, scratch };
+        kubelet.start_again(runtime);
+        kubelet
+    }
+
+    /// The name of its node.
+    pub(crate) fn node(&self) -> &str {
+        &self.setup.node
+    }
+
+    /// Ends the kubelet. Its containers go on.
+    pub(crate) fn stop(&mut self) {
+        self.process.as_mut().expect("a process").stop();
+    }
+
+    /// Starts the kubelet again after [`Self::stop`], with what it has kept on disk, on any runtime endpoint.
+    pub(crate) fn start_again(&mut self, runtime: &str) {
+        let Setup { peer, node, kubeconfig, ports, verbosity, more } = &self.setup;
+        let mut config = config(&self.scratch, runtime, *ports);
         for (key, value) in more.as_object().into_iter().flatten() {
             config[key] = value.clone();
         }
-        let config = scratch.write("config.json", &config.to_string());
+        let config = self.scratch.write("config.json", &config.to_string());
         let mut command = Command::new(peer_dir(peer).join("kubelet"));
-        command.arg("--config").arg(config).arg("--root-dir").arg(scratch.join("root"));
-        command.arg("--cert-dir").arg(scratch.join("pki")).arg(format!("--hostname-override={NODE}"));
-        command.arg("--v=2");
-        if let Some(api) = api {
-            let kubeconfig = scratch.write("kubeconfig.json", &api.kubeconfig().to_string());
+        command.arg("--config").arg(config).arg("--root-dir").arg(self.scratch.join("root"));
+        command.arg("--cert-dir").arg(self.scratch.join("pki")).arg(format!("--hostname-override={node}"));
+        command.arg(format!("--v={verbosity}"));
+        if let Some(kubeconfig) = kubeconfig {
+            let kubeconfig = self.scratch.write("kubeconfig.json", &kubeconfig.to_string());
             command.arg("--kubeconfig").arg(kubeconfig);
         }
-        let process = Process::start(peer, command, &scratch.join("kubelet.log"));
-        let mut kubelet = Self { process, address: format!("127.0.0.1:{read_only}"), scratch };
-        let ready = wait::try_until(Duration::from_secs(60), || match kubelet.process.ended() {
-            Some(_) => Some(false),
-            None => kubelet.pods().map(|_| true),
+        self.process = Some(Process::start(peer, command, &self.scratch.join("kubelet.log")));
+        let ready = wait::try_until(Duration::from_secs(60), || {
+            match self.process.as_mut().expect("a process").ended() {
+                Some(_) => Some(false),
+                None => self.pods().map(|_| true),
+            }
         });
-        assert!(ready == Some(true), "{peer} does not start\n{}", kubelet.process.log_tail());
-        kubelet
+        assert!(ready == Some(true), "{} does not start\n{}", self.setup.peer, self.log_tail());
     }
 
     /// Gives the kubelet a pod to run: one container that does nothing for long.
@@ -121,7 +185,7 @@ impl Kubelet {
             let state = self.pods().map(|pods| pods.to_string());
             panic!(
                 "pod {name} does not run within {limit:?}; the kubelet says {state:?}\n{}",
-                self.process.log_tail()
+                self.log_tail()
             )
         })
     }
@@ -134,10 +198,7 @@ impl Kubelet {
         });
         restarts.unwrap_or_else(|| {
             let state = self.pods().map(|pods| pods.to_string());
-            panic!(
-                "not all pods run within {limit:?}; the kubelet says {state:?}\n{}",
-                self.process.log_tail()
-            )
+            panic!("not all pods run within {limit:?}; the kubelet says {state:?}\n{}", self.log_tail())
         })
     }
 
@@ -151,13 +212,29 @@ impl Kubelet {
         running(&self.pods()?, name)
     }
 
+    /// How often the kubelet has compared each of these pods (`NAMESPACE/NAME`) with its containers since it last
+    /// started: the least of their counts. Only of a kubelet that was started by [`Self::join`].
+    pub(crate) fn rounds(&self, pods: &[String]) -> usize {
+        let log = self.log();
+        // The first line of a start, which names the version.
+        let now = log.rfind("\"Kubelet version\"").map_or("", |start| &log[start..]);
+        let exits: Vec<_> = now.lines().filter(|line| line.contains("\"SyncPod exit\"")).collect();
+        let of = |pod: &String| exits.iter().filter(|line| line.contains(&format!("pod=\"{pod}\""))).count();
+        pods.iter().map(of).min().unwrap_or_default()
+    }
+
+    /// The last lines of the log.
+    pub(crate) fn log_tail(&self) -> String {
+        self.process.as_ref().map(Process::log_tail).unwrap_or_default()
+    }
+
     /// The kubelet's log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.scratch.join("kubelet.log")).unwrap_or_default()
     }
 
     fn pods(&self) -> Option<Value> {
-        let (status, body) = http_get(&self.address, "/pods")?;
+        let (status, body) = http_get(&format!("127.0.0.1:{}", self.setup.ports[0]), "/pods")?;
         (status == 200).then(|| serde_json::from_str(&body).ok())?
     }
 
@@ -168,7 +245,7 @@ impl Kubelet {
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        self.process.stop();
+        self.process = None;
         remove_log_links(self.scratch.path());
     }
 }
@@ -207,12 +284,12 @@ fn remove_log_links(dir: &Path) {
     }
 }
 
-fn config(scratch: &Scratch, runtime: &str, images: &str, [read_only, port, healthz]: [u16; 3]) -> Value {
+fn config(scratch: &Scratch, runtime: &str, [read_only, port, healthz]: [u16; 3]) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": runtime,
-        "imageServiceEndpoint": images,
+        "imageServiceEndpoint": runtime,
         "staticPodPath": scratch.join("manifests"),
         "podLogsDir": scratch.join("logs"),
         "volumePluginDir": scratch.join("plugins"),

@@ -7,6 +7,7 @@
 pub(crate) mod api;
 pub(crate) mod cgroup;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod containerd;
 pub(crate) mod crio;
 pub(crate) mod crisp;
