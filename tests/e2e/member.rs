@@ -49,7 +49,11 @@ pub(crate) fn runtime(test: &str) -> Option<Containerd> {
 impl Member {
     /// Makes the runtime a node of the cluster whose kubelet is at `endpoint`, with a namespace of its own.
     pub(crate) fn join(node: Containerd, cluster: Arc<Cluster>, endpoint: &str) -> Self {
-        let kubelet = Kubelet::join(&cluster, KUBELET, endpoint);
+        let kubelet = Kubelet::join(&cluster, &cluster.new_node_name(), KUBELET, endpoint);
+        Self::new(kubelet, node, cluster)
+    }
+
+    fn new(kubelet: Kubelet, node: Containerd, cluster: Arc<Cluster>) -> Self {
         let namespace = format!("of-{}", kubelet.node());
         cluster.add_namespace(&namespace);
         let background = tokio::runtime::Runtime::new().expect("a runtime");

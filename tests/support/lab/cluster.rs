@@ -28,6 +28,9 @@ pub(crate) const PEERS: [&str; 2] = [ETCD, API_SERVER];
 const ETCD: &str = "etcd-3.6.7";
 const API_SERVER: &str = "kube-apiserver-1.36.3";
 
+/// The addresses of Services. Nobody routes to them.
+const SERVICES: &str = "10.0.0.0/16";
+
 /// An API server takes 5 to 10 s on a free machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -194,6 +197,18 @@ impl Cluster {
         self.get(&pod_path(namespace, name))
     }
 
+    /// Makes a Service of TCP ports (name, number) at an address of its own; without one at any.
+    pub(crate) fn add_service(&self, at: (&str, &str), address: Option<&str>, ports: &[(&str, u16)]) {
+        let (namespace, name) = at;
+        let port = |(name, number): &(&str, u16)| json!({"name": name, "port": number});
+        let mut spec = json!({"ports": ports.iter().map(port).collect::<Vec<_>>()});
+        if let Some(address) = address {
+            spec["clusterIP"] = json!(address);
+        }
+        let service = json!({"metadata": {"name": name}, "spec": spec});
+        self.create(&format!("/api/v1/namespaces/{namespace}/services"), &service);
+    }
+
     /// The events of a namespace that are about an object of this name.
     pub(crate) fn events(&self, namespace: &str, name: &str) -> Vec<Value> {
         let path =
@@ -236,7 +251,7 @@ impl Cluster {
             ("service-account-issuer", "https://lab.invalid"),
             ("service-account-key-file", &public),
             ("service-account-signing-key-file", &private),
-            ("service-cluster-ip-range", "10.96.0.0/16"),
+            ("service-cluster-ip-range", SERVICES),
             // Pods need no service account, as nobody makes one.
             ("disable-admission-plugins", "ServiceAccount"),
             // An address for others to reach it at, which nobody does: the machine may have none but loopback.

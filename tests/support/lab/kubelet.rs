@@ -1,4 +1,4 @@
-//! A kubelet: stand-alone with static pods, beside the stand-in for an API server, or as a node of a real cluster.
+//! A kubelet: stand-alone with static pods, or as a node of a cluster.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::api::{Api, NODE};
 use super::cgroup::CgroupRoot;
 use super::cluster::{Cluster, User};
 use super::network::free_ports;
@@ -16,6 +15,9 @@ use super::process::Process;
 use super::registry::http_get;
 use super::scratch::Scratch;
 use super::wait;
+
+/// The name of a node that no cluster knows.
+const ALONE: &str = "crisp-node";
 
 #[derive(Debug)]
 pub(crate) struct Kubelet {
@@ -55,48 +57,46 @@ impl Kubelet {
         Self::start_as_told(root, peer, runtime, None, &json!({}))
     }
 
-    /// The same with more in its configuration, and with an API server if there is one.
+    /// The same with more in its configuration, and as a node of a cluster if there is one.
     pub(crate) fn start_as_told(
         root: &CgroupRoot,
         peer: &str,
         runtime: &str,
-        api: Option<&Api>,
+        cluster: Option<&Cluster>,
         more: &Value,
     ) -> Self {
         let mut all = json!({"cgroupsPerQOS": true, "cgroupRoot": root.name()});
         for (key, value) in more.as_object().into_iter().flatten() {
             all[key] = value.clone();
         }
-        Self::start_with(peer, runtime, None, api, &all)
+        Self::start_with(peer, runtime, None, cluster, &all)
     }
 
-    fn start_with(peer: &str, runtime: &str, images: Option<&str>, api: Option<&Api>, more: &Value) -> Self {
+    fn start_with(
+        peer: &str,
+        runtime: &str,
+        images: Option<&str>,
+        cluster: Option<&Cluster>,
+        more: &Value,
+    ) -> Self {
         let mut more = more.clone();
         if let Some(images) = images {
             more["imageServiceEndpoint"] = json!(images);
         }
-        Self::first_start(
-            runtime,
-            Setup {
-                peer: peer.to_owned(),
-                node: NODE.to_owned(),
-                kubeconfig: api.map(Api::kubeconfig),
-                ports: free_ports(),
-                verbosity: 2,
-                more,
-            },
-        )
+        let node = cluster.map_or_else(|| ALONE.to_owned(), Cluster::new_node_name);
+        let kubeconfig = cluster.map(|cluster| cluster.kubeconfig(User::Node(&node)));
+        let peer = peer.to_owned();
+        Self::first_start(runtime, Setup { peer, node, kubeconfig, ports: free_ports(), verbosity: 2, more })
     }
 
     /// Starts a kubelet as a node of a real cluster. Its log tells of every look at a pod.
-    pub(crate) fn join(cluster: &Cluster, peer: &str, runtime: &str) -> Self {
-        let node = cluster.new_node_name();
+    pub(crate) fn join(cluster: &Cluster, node: &str, peer: &str, runtime: &str) -> Self {
         Self::first_start(
             runtime,
             Setup {
-                kubeconfig: Some(cluster.kubeconfig(User::Node(&node))),
+                kubeconfig: Some(cluster.kubeconfig(User::Node(node))),
                 peer: peer.to_owned(),
-                node,
+                node: node.to_owned(),
                 ports: free_ports(),
                 verbosity: 4,
                 more: json!({}),
@@ -165,8 +165,14 @@ impl Kubelet {
     }
 
     fn place(&self, name: &str, container: &Value) {
+        self.add_static_pod(name, &Value::Null, container);
+    }
+
+    /// Gives the kubelet a pod of one container, past any API server.
+    pub(crate) fn add_static_pod(&self, name: &str, annotations: &Value, container: &Value) {
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "annotations": annotations},
             "spec": {"terminationGracePeriodSeconds": 2, "containers": [container]},
         });
         // By rename: the kubelet watches the folder and must not see half of a file.
@@ -194,7 +200,10 @@ impl Kubelet {
     pub(crate) fn wait_all_running(&mut self, names: &[String], limit: Duration) -> u64 {
         let restarts = wait::try_until(limit, || {
             let pods = self.pods()?;
-            names.iter().map(|name| running(&pods, name).map(|running| running.restarts)).sum::<Option<u64>>()
+            names
+                .iter()
+                .map(|name| running(&pods, self.node(), name).map(|running| running.restarts))
+                .sum::<Option<u64>>()
         });
         restarts.unwrap_or_else(|| {
             let state = self.pods().map(|pods| pods.to_string());
@@ -204,12 +213,14 @@ impl Kubelet {
 
     /// Waits until the kubelet no longer knows the pod.
     pub(crate) fn wait_gone(&self, name: &str, limit: Duration) {
-        wait::until("the pod goes", limit, || self.pods().filter(|pods| find(pods, name).is_none()));
+        wait::until("the pod goes", limit, || {
+            self.pods().filter(|pods| find(pods, self.node(), name).is_none())
+        });
     }
 
     /// The pod's container, if the kubelet now reports it running and ready.
     pub(crate) fn running(&self, name: &str) -> Option<Running> {
-        running(&self.pods()?, name)
+        running(&self.pods()?, self.node(), name)
     }
 
     /// How often the kubelet has compared each of these pods (`NAMESPACE/NAME`) with its containers since it last
@@ -258,13 +269,13 @@ pub(crate) fn idle_container(image: &str) -> Value {
 }
 
 /// A pod by its name: the kubelet adds the node's name to that of a static pod.
-fn find<'a>(pods: &'a Value, name: &str) -> Option<&'a Value> {
-    pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-{NODE}"))
+fn find<'a>(pods: &'a Value, node: &str, name: &str) -> Option<&'a Value> {
+    pods["items"].as_array()?.iter().find(|pod| pod["metadata"]["name"] == format!("{name}-{node}"))
 }
 
 /// A pod's container, if it runs and is ready.
-fn running(pods: &Value, name: &str) -> Option<Running> {
-    let container = &find(pods, name)?["status"]["containerStatuses"][0];
+fn running(pods: &Value, node: &str, name: &str) -> Option<Running> {
+    let container = &find(pods, node, name)?["status"]["containerStatuses"][0];
     let _ready = container["ready"].as_bool().filter(|ready| *ready)?;
     container["state"]["running"].as_object()?;
     let id = container["containerID"].as_str()?;
@@ -313,8 +324,7 @@ fn config(scratch: &Scratch, runtime: &str, [read_only, port, healthz]: [u16; 3]
         // Otherwise the kubelet itself puts pulls in a row and crisp never sees two at once.
         "serializeImagePulls": false,
         "registryPullQPS": 0,
-        // What the lab's API server speaks and does; without one this is not looked at.
-        "contentType": "application/json",
+        // Without an API server this is not looked at.
         "configMapAndSecretChangeDetectionStrategy": "Get",
         "resolvConf": "",
         "fileCheckFrequency": "1s",
