@@ -5,7 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # A protoc that tests/setup.sh fetched for a machine without one; see there.
 export PATH := $(abspath $(TARGET))/protoc/bin:$(PATH)
 
-CI_PEERS  := reference-0.6.0 cri-tools-1.36.0 containerd-2.4.2 kubelet-1.36.3
+CI_PEERS  := reference-0.6.0 cri-tools-1.36.0 containerd-2.4.2 kubelet-1.36.3 etcd-3.6.7 kube-apiserver-1.36.3
 ALL_PEERS := $(CI_PEERS) containerd-1.7.30 kubelet-1.31.0 kubelet-1.37.0 runc-1.4.0 crio-1.36.3
 
 # Runs e2e with options, and prints its figures also when some test failed.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crisp::admin::client as admin;
 use serde_json::{Value, json};
 
-use crate::lab::api::Api;
 use crate::lab::cgroup::CgroupRoot;
 use crate::lab::client::Cri;
+use crate::lab::cluster::{self, Cluster};
 use crate::lab::containerd::Containerd;
 use crate::lab::crisp::Crisp;
 use crate::lab::kubelet::Kubelet;
@@ -138,7 +138,9 @@ impl Lab {
         options: &[&str],
         start: impl FnOnce(&std::path::Path) -> Containerd,
     ) -> Option<Self> {
-        if let Some(reason) = Kind::Containerd(RUNTIME).missing(&[KUBELET]) {
+        if let Some(reason) =
+            Kind::Containerd(RUNTIME).missing(&[KUBELET, cluster::PEERS[0], cluster::PEERS[1]])
+        {
             parts::skip(test, &reason);
             return None;
         }
@@ -152,9 +154,15 @@ impl Lab {
     }
 
     /// Starts a kubelet that speaks with crisp.
-    fn start_kubelet(&mut self, api: Option<&Api>, more: &Value) {
+    fn start_kubelet(&mut self, cluster: Option<&Cluster>, more: &Value) {
         let endpoint = self.crisp.endpoint();
-        self.kubelet = Some(Kubelet::start_as_told(&self.groups, KUBELET, &endpoint, api, more));
+        self.kubelet = Some(Kubelet::start_as_told(&self.groups, KUBELET, &endpoint, cluster, more));
+    }
+
+    /// Gives the kubelet a pod through the API server.
+    fn add_pod(&self, cluster: &Cluster, namespace: &str, name: &str, spec: &Value) {
+        let node = self.kubelet.as_ref().expect("a kubelet").node();
+        cluster.add_pod((namespace, name), node, &json!({}), spec);
     }
 
     fn another_registry(&self) -> Registry {

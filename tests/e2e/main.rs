@@ -11,6 +11,7 @@ mod kubelet_pulls;
 #[expect(dead_code, reason = "the part that runs nodes is shared with the tests of one node")]
 mod lab;
 mod leases;
+mod member;
 #[path = "../support/names_and_parking.rs"]
 mod names_and_parking;
 mod pods;
@@ -32,3 +33,7 @@ mod references;
 #[path = "../support/registry.rs"]
 mod registry;
 mod report;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
+mod support;
+mod upgrade;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{LIMIT, Lab, runnable};
-use crate::lab::api::Api;
+use crate::lab::cluster::Cluster;
 use crate::lab::containerd::Containerd;
 use crate::lab::disk::Disk;
 use crate::lab::kubelet::idle_container;
@@ -15,6 +15,8 @@ use crate::report;
 
 /// The kubelet's own default.
 const EVICTION_THRESHOLD: u64 = 15;
+
+const NAMESPACE: &str = "full-disk";
 
 /// How often the disk runs full at once. Whether crisp or the kubelet sees it first is a matter of chance each time.
 const FALLS: usize = 6;
@@ -47,14 +49,15 @@ fn a_full_disk_costs_pins_and_no_pod() {
         json!({"image": middle, "pin": "withOwner", "priority": 5}),
         json!({"image": high, "pin": "withOwner", "priority": 10}),
     ]);
-    let api = Api::start();
+    let cluster = Cluster::shared();
+    cluster.add_namespace(NAMESPACE);
     lab.start_kubelet(
-        Some(&api),
+        Some(&cluster),
         &json!({"evictionHard": {"imagefs.available": format!("{EVICTION_THRESHOLD}%")}}),
     );
     let app = lab.registry.push("app:1", &runnable(1_000_000));
-    api.add_pod("default", "app", &json!({"containers": [idle_container(&app)]}));
-    let before = wait::until("the pod runs", LIMIT, || container(&api));
+    lab.add_pod(&cluster, NAMESPACE, "app", &json!({"containers": [idle_container(&app)]}));
+    let before = wait::until("the pod runs", LIMIT, || container(&cluster));
     assert!(disk.free() > 40.0, "{}", disk.free());
 
     // Slowly: the least important goes, and the kubelet has no reason to do anything.
@@ -65,7 +68,12 @@ fn a_full_disk_costs_pins_and_no_pod() {
     // At once, by more than the parked image takes.
     disk.fill(4);
     lab.recovers(&disk);
-    assert_eq!(container(&api), Some(before.clone()), "{:#}", api.pod("default", "app").unwrap_or_default());
+    assert_eq!(
+        container(&cluster),
+        Some(before.clone()),
+        "{:#}",
+        cluster.pod(NAMESPACE, "app").unwrap_or_default()
+    );
     assert_eq!(lab.kept(), ids[3..], "more gave way than had to");
     assert!(lab.has(&high) && !lab.has(&middle));
 
@@ -78,7 +86,12 @@ fn a_full_disk_costs_pins_and_no_pod() {
         disk.fill(8);
         lab.recovers(&disk);
         wait::until("the pin gives way", LIMIT, || (lab.kept() == [ids[3]]).then_some(()));
-        assert_eq!(container(&api), Some(before.clone()), "fall {number}: {}", lab.evictions().join("\n"));
+        assert_eq!(
+            container(&cluster),
+            Some(before.clone()),
+            "fall {number}: {}",
+            lab.evictions().join("\n")
+        );
     }
     assert_eq!(lab.evictions(), Vec::<String>::new());
     let reclaims = lab.collections("Eviction manager: attempting to reclaim");
@@ -118,8 +131,8 @@ impl Lab {
 }
 
 /// The pod's container, its restarts and the pod's phase, if it runs.
-fn container(api: &Api) -> Option<Value> {
-    let status = api.pod("default", "app")?["status"].clone();
+fn container(cluster: &Cluster) -> Option<Value> {
+    let status = cluster.pod(NAMESPACE, "app")?["status"].clone();
     let main = &status["containerStatuses"][0];
     main["state"]["running"]
         .is_object()

@@ -7,8 +7,8 @@ use k8s_cri::v1::ListImagesRequest;
 use serde_json::{Value, json};
 
 use super::{ANY_DISK, KUBELET, LIMIT, Lab, runnable};
-use crate::lab::api::Api;
 use crate::lab::client::Cri;
+use crate::lab::cluster::Cluster;
 use crate::lab::kubelet::{Kubelet, idle_container};
 use crate::lab::wait;
 use crate::registry::{Auth, Image};
@@ -30,23 +30,25 @@ fn a_private_image_is_of_use_to_its_owner_only() {
 
     // Without crisp, and then with it.
     lab.crisp.stop();
-    let api = Api::start();
+    let cluster = Cluster::shared();
+    for namespace in ["owner", "other"] {
+        cluster.add_namespace(namespace);
+    }
     let endpoint = lab.node.endpoint();
-    let kubelet = Kubelet::start_as_told(&lab.groups, KUBELET, &endpoint, Some(&api), &json!({}));
-    lab.others_are_refused(&api, &name, &image);
-    drop((kubelet, api));
+    lab.kubelet = Some(Kubelet::start_as_told(&lab.groups, KUBELET, &endpoint, Some(&cluster), &json!({})));
+    lab.others_are_refused(&cluster, &name, &image);
+    lab.kubelet = None;
     lab.crisp.restart();
-    let api = Api::start();
-    lab.start_kubelet(Some(&api), &json!({}));
-    lab.others_are_refused(&api, &name, &image);
+    lab.start_kubelet(Some(&cluster), &json!({}));
+    lab.others_are_refused(&cluster, &name, &image);
     lab.nobody_sees(&image);
 
     let before = lab.registry.requests().len();
     let auths = json!({lab.registry.host(): {"username": "owner", "password": "secret"}});
-    api.add_pull_secret("owner", "registry", &json!({"auths": auths}));
+    add_pull_secret(&cluster, "owner", "registry", &json!({"auths": auths}));
     let spec = json!({"containers": [idle_container(&name)], "imagePullSecrets": [{"name": "registry"}]});
-    api.add_pod("owner", "app", &spec);
-    wait::until("the owner's pod runs", LIMIT, || running(&api.pod("owner", "app")?).then_some(()));
+    lab.add_pod(&cluster, "owner", "app", &spec);
+    wait::until("the owner's pod runs", LIMIT, || running(&cluster.pod("owner", "app")?).then_some(()));
     let requests: Vec<_> = lab.registry.requests().split_off(before);
     // A registry answers 401 first to who shows nothing; others go on asking in vain.
     let granted: Vec<_> = requests.iter().filter(|seen| seen.status != 401).collect();
@@ -56,7 +58,7 @@ fn a_private_image_is_of_use_to_its_owner_only() {
 
     // From now on the image is there, and the kubelet itself knows who may use it.
     assert!(lab.has(&name));
-    lab.others_are_refused(&api, &name, &image);
+    lab.others_are_refused(&cluster, &name, &image);
     report::add_note(
         "a private image, pulled ahead: pods of others do not start from it by tag, digest or ID, with crisp or \
          without; the owner's pod starts after one HEAD",
@@ -67,7 +69,7 @@ fn a_private_image_is_of_use_to_its_owner_only() {
 
 impl Lab {
     /// Pods that name the image in every way that a kubelet takes, and have no credentials.
-    fn others_are_refused(&self, api: &Api, name: &str, image: &Image) {
+    fn others_are_refused(&self, cluster: &Cluster, name: &str, image: &Image) {
         let repository = name.strip_suffix(":1").expect("a tag");
         let forms = [
             name.to_owned(),
@@ -83,14 +85,14 @@ impl Lab {
                 container["imagePullPolicy"] = json!(policy);
                 let pod =
                     format!("form-{number}-{}-{}", policy.to_lowercase(), self.registry.requests().len());
-                api.add_pod("other", &pod, &json!({"containers": [container]}));
+                self.add_pod(cluster, "other", &pod, &json!({"containers": [container]}));
                 pods.push((pod, form, policy));
             }
         }
         for (pod, form, policy) in pods {
             let mut last = Value::Null;
             let refused = wait::try_until(Duration::from_secs(60), || {
-                last = api.pod("other", &pod)?;
+                last = cluster.pod("other", &pod)?;
                 assert!(!running(&last), "{form}, {policy}: {last:#}");
                 let reason = &last["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
                 REFUSED.iter().any(|refused| reason == refused).then_some(())
@@ -111,6 +113,15 @@ impl Lab {
             assert_eq!(by_id, None);
         }
     }
+}
+
+/// Makes a secret of a Docker configuration, as `imagePullSecrets` names it.
+fn add_pull_secret(cluster: &Cluster, namespace: &str, name: &str, config: &Value) {
+    let secret = json!({
+        "type": "kubernetes.io/dockerconfigjson", "metadata": {"name": name},
+        "stringData": {".dockerconfigjson": config.to_string()},
+    });
+    cluster.create(&format!("/api/v1/namespaces/{namespace}/secrets"), &secret);
 }
 
 /// Whether the pod's container has ever started.

@@ -10,7 +10,7 @@ use crisp::pull::progress::{Pull, Pulls};
 use rustix::process::Signal;
 
 use super::network::free_ports;
-use super::process::Process;
+use super::process::{Process, run};
 use super::registry::http_get;
 use super::scratch::Scratch;
 use super::wait;
@@ -113,6 +113,14 @@ impl Crisp {
     pub(crate) async fn ask_admin(&self, path: &str) -> String {
         let answer = crisp::admin::client::get::<serde_json::Value>(&self.admin, path).await;
         answer.expect("the admin API answers").to_string()
+    }
+
+    /// What a command of crisp's says of this one, as JSON.
+    pub(crate) fn command(&self, arguments: &[&str]) -> serde_json::Value {
+        let mut command = Command::new(binary());
+        command.args(arguments).args(["--output", "json", "--admin-listen"]);
+        let said = run(command.arg(format!("unix://{}", self.admin.display())));
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
     /// All pulls under way.

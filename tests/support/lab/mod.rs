@@ -1,12 +1,12 @@
-//! Real peers for tests: a loopback registry, private runtimes, kubelets, critest, and crisp itself.
+//! Real peers for tests: a loopback registry, private runtimes, an API server, kubelets, critest, and crisp itself.
 //!
 //! Everything lives below one temporary folder per node ([`scratch::Scratch`]) and goes away when its value is
 //! dropped, also when the test fails: processes by their ids, pods, mounts, bridges, folders. Several nodes may run at
 //! once, in one test program or in several, so nothing here uses a fixed port, subnet, socket or name.
 
-pub(crate) mod api;
 pub(crate) mod cgroup;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod containerd;
 pub(crate) mod crio;
 pub(crate) mod crisp;

@@ -1,0 +1,174 @@
+//! A kubelet of another age takes over containers that carry a hash which it does not compute. Without crisp it kills
+//! every one of them, with crisp none but those that have changed.
+
+mod older_kubelet;
+
+use std::collections::BTreeSet;
+
+use k8s_cri::v1::{
+    ContainerConfig, ContainerMetadata, CreateContainerRequest, ImageSpec, PodSandboxConfig,
+    PodSandboxMetadata, RemovePodSandboxRequest, RunPodSandboxRequest,
+};
+use serde_json::{Value, json};
+
+use crate::lab::client::Cri;
+use crate::lab::cluster::{Cluster, User, pod_path};
+use crate::lab::crisp::Crisp;
+use crate::lab::wait;
+use crate::member::{self, Ids, LIMIT, Member, idle};
+use crate::report;
+
+use older_kubelet::OlderKubelet;
+
+/// Two tags of one image.
+const ONE_IMAGE: [&str; 2] =
+    ["gcr.io/k8s-staging-cri-tools/test-image-tags:2", "gcr.io/k8s-staging-cri-tools/test-image-tags:3"];
+/// Another one.
+const ANOTHER: &str = "gcr.io/k8s-staging-cri-tools/test-image-1:latest";
+
+/// How many containers nobody edits.
+const CONTAINERS: usize = 10;
+
+/// The kubelet kills what has another hash the first time that it looks at a pod.
+const ROUNDS: usize = 3;
+
+#[test]
+fn an_upgrade_kills_nothing_through_crisp_and_everything_without() {
+    let Some(node) = member::runtime("an upgrade of the kubelet") else { return };
+    let older = OlderKubelet::in_front_of(&node.socket);
+    let mut member = Member::join(node, Cluster::shared(), &older.endpoint());
+    let pods = member.start_pods();
+    // Beside the ten, one whose image is edited while there is no kubelet, and two that are edited while all runs.
+    let edited = [idle("offline", "busybox:1.35"), idle("other", "busybox:1.35"), idle("tag", ONE_IMAGE[0])];
+    member.add_pod("edited", &Value::Null, &json!({"containers": edited}));
+    let before = member.wait_running(CONTAINERS + 3);
+    let all: Vec<_> = pods.iter().copied().chain(["edited"]).collect();
+
+    member.kubelet.stop();
+    member.edit_image("edited", "offline", ANOTHER);
+    let kubeconfig = member.cluster.kubeconfig_file(User::Crisp);
+    let options = ["--kubeconfig", &kubeconfig, "--node-name", member.kubelet.node()];
+    let mut crisp = Crisp::start_with(&member.node.endpoint(), &options);
+    member.kubelet.start_again(&crisp.endpoint());
+    let mut expected = member.wait_restarted(&before, &["edited/offline"]);
+    member.wait_rounds(&all, ROUNDS);
+    assert_eq!(member.running(), expected, "{}", crisp.metrics());
+    assert_eq!(crisp.metric("crisp_hash_shield_containers"), CONTAINERS as u64 + 2, "{}", crisp.metrics());
+
+    // What is edited while everything runs is restarted, and nothing else; two names of one image are two.
+    for (container, image) in [("other", ANOTHER), ("tag", ONE_IMAGE[1])] {
+        member.edit_image("edited", container, image);
+        expected = member.wait_restarted(&expected, &[&format!("edited/{container}")]);
+    }
+
+    // Others make containers beside the kubelet, and what they call a hash is not the kubelet's. All start again.
+    member.kubelet.stop();
+    member.background.block_on(make_containers_of_others(&crisp));
+    crisp.kill();
+    crisp.restart();
+    member.background.block_on(make_containers_of_others(&crisp));
+    member.kubelet.start_again(&crisp.endpoint());
+    member.wait_rounds(&all, ROUNDS);
+    assert_eq!(member.running(), expected, "{}", crisp.metrics());
+    assert_eq!(crisp.metric("crisp_hash_shield_refuted"), 0);
+
+    // Without crisp. Those that were edited carry the kubelet's own hash by now.
+    member.kubelet.stop();
+    member.kubelet.start_again(&member.node.endpoint());
+    let foreign: Vec<_> =
+        before.keys().map(String::as_str).filter(|name| !name.starts_with("edited/")).collect();
+    assert_eq!(foreign.len(), CONTAINERS);
+    member.wait_restarted(&expected, &foreign);
+    for pod in pods {
+        member.wait_restarts(pod, 1);
+    }
+    report::add_note(&format!(
+        "a kubelet that computes other hashes kills {CONTAINERS} of {CONTAINERS} containers, through crisp 0 and those \
+         that were edited"
+    ));
+}
+
+// === impl Member ===
+
+impl Member {
+    /// Ten containers of images that are named in all the ways that people name them. Gives the names of their pods.
+    fn start_pods(&self) -> Vec<&'static str> {
+        let image = self.background.block_on(async {
+            let cri = Cri::new(&self.node.socket);
+            cri.pull("busybox:1.35", None).await.expect("the image");
+            cri.image("busybox:1.35").await.expect("the image")
+        });
+        let digest = image.repo_digests.first().and_then(|name| name.split_once('@')).expect("a digest").1;
+        let by_digest = format!("busybox@{digest}");
+        let both = format!("docker.io/library/busybox:1.35@{digest}");
+        let local = self.node.registry.image("busybox:1.35");
+        let elsewhere = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
+        let mut sidecar = idle("sidecar", "docker.io/library/busybox:also");
+        sidecar["restartPolicy"] = json!("Always");
+        let pods = [
+            ("two-names", json!({"containers": [idle("a", "busybox:1.35"), idle("b", "busybox:also")]})),
+            ("two-tags", json!({"containers": [idle("a", ONE_IMAGE[0]), idle("b", ONE_IMAGE[1])]})),
+            ("sidecar", json!({"initContainers": [sidecar], "containers": [idle("main", &by_digest)]})),
+            ("tag-and-digest", json!({"containers": [idle("main", &both)]})),
+            ("local", json!({"containers": [idle("main", &local)]})),
+            ("never", json!({"restartPolicy": "Never", "containers": [idle("main", "busybox:1.35")]})),
+            ("elsewhere", json!({"containers": [idle("main", elsewhere)]})),
+        ];
+        for (name, spec) in &pods {
+            self.add_pod(name, &Value::Null, spec);
+        }
+        pods.iter().map(|(name, _)| *name).collect()
+    }
+
+    fn edit_image(&self, pod: &str, container: &str, image: &str) {
+        let patch = json!({"spec": {"containers": [{"name": container, "image": image}]}});
+        self.cluster.patch(&pod_path(&self.namespace, pod), &patch);
+    }
+
+    /// Waits until these containers, and only these, run under other IDs than before.
+    fn wait_restarted(&self, before: &Ids, restarted: &[&str]) -> Ids {
+        let restarted: BTreeSet<_> = restarted.iter().copied().collect();
+        wait::until("containers are restarted", LIMIT, || {
+            let now = self.running();
+            let others = before.iter().filter(|(name, _)| !restarted.contains(name.as_str()));
+            for (name, id) in others {
+                assert_eq!(now.get(name), Some(id), "{name} was restarted");
+            }
+            let new = |name: &&str| now.get(*name).is_some_and(|id| before.get(*name) != Some(id));
+            (now.len() == before.len() && restarted.iter().all(new)).then_some(now)
+        })
+    }
+}
+
+/// Makes containers through crisp as critest does, which has no pods: with the kubelet's annotation, once without the
+/// pod's label and once as a pod that names itself. Takes them away again.
+async fn make_containers_of_others(crisp: &Crisp) {
+    let mut cri = Cri::new(&crisp.socket);
+    let metadata = PodSandboxMetadata {
+        name: "other".into(),
+        uid: "other".into(),
+        namespace: "others".into(),
+        attempt: 0,
+    };
+    let sandbox = PodSandboxConfig { metadata: Some(metadata), ..PodSandboxConfig::default() };
+    let request = RunPodSandboxRequest { config: Some(sandbox.clone()), ..RunPodSandboxRequest::default() };
+    let pod_sandbox_id =
+        cri.runtime.run_pod_sandbox(request).await.expect("a sandbox").into_inner().pod_sandbox_id;
+    for labels in [vec![], vec![("io.kubernetes.container.name", "main")]] {
+        let name = format!("with-{}-labels", labels.len());
+        let config = ContainerConfig {
+            metadata: Some(ContainerMetadata { name, attempt: 0 }),
+            image: Some(ImageSpec { image: "busybox:1.35".into(), ..ImageSpec::default() }),
+            labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            annotations: [("io.kubernetes.container.hash".to_owned(), "abcd".to_owned())].into(),
+            ..ContainerConfig::default()
+        };
+        let request = CreateContainerRequest {
+            pod_sandbox_id: pod_sandbox_id.clone(),
+            config: Some(config),
+            sandbox_config: Some(sandbox.clone()),
+        };
+        cri.runtime.create_container(request).await.expect("a container");
+    }
+    cri.runtime.remove_pod_sandbox(RemovePodSandboxRequest { pod_sandbox_id }).await.expect("it goes");
+}

@@ -1,0 +1,8 @@
+//go:build tools
+
+// Package tools names the commands that the peer is built from, so that go.sum covers them.
+package tools
+
+import (
+	_ "go.etcd.io/etcd/server/v3"
+)
