@@ -6,5 +6,6 @@ pub mod client;
 pub mod health;
 pub mod http;
 mod limited;
+pub mod links;
 pub mod prepull;
 pub mod status;

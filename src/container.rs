@@ -2,6 +2,8 @@
 
 pub mod census;
 pub mod hash;
+pub mod links;
+pub mod service_links;
 pub mod shield;
 
 /// Something that is told to the owner of a pod as an Event on it.

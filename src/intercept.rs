@@ -4,6 +4,7 @@
 mod container;
 mod image_spec;
 mod images;
+mod links;
 mod pull;
 mod sandbox;
 mod shield;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::container::links::Links;
 use crate::container::shield::Shield;
 use crate::cri::plan::{OnReply, Step};
 use crate::cri::{Call, Forward, Plan, Policy, RuntimeCall, read};
@@ -66,12 +68,14 @@ pub struct Parts {
     pub call: RuntimeCall,
     /// Which containers are shown with another hash, if any may be.
     pub shield: Option<Shield>,
+    /// What pods may ask of Services, unless that is off.
+    pub links: Option<Links>,
 }
 
 impl Features {
     /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
     pub fn new(parts: Parts) -> Self {
-        let Parts { metrics, aci, coordinator, sight, call, shield } = parts;
+        let Parts { metrics, aci, coordinator, sight, call, shield, links } = parts;
         let images: Arc<dyn Feature> = Arc::new(images::Images::new(sight.clone(), call, metrics.clone()));
         let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci));
         let mut features = Self::observing(&metrics);
@@ -81,6 +85,11 @@ impl Features {
         features.container.insert(0, specs);
         if let Some(shield) = shield {
             features.container.push(Arc::new(shield::Hashes::new(shield)));
+        }
+        if let Some(links) = links {
+            let links: Arc<dyn Feature> = Arc::new(links::ServiceLinks::new(links));
+            features.container.push(links.clone());
+            features.sandbox.push(links);
         }
         features
     }

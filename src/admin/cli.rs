@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod form;
 pub mod image;
+pub mod links;
 pub mod pins;
 pub mod prepull;
 pub mod pulls;
@@ -76,6 +77,7 @@ pub fn command() -> Command {
         .subcommand(prepull::command())
         .subcommand(queue::command())
         .subcommand(pins::command())
+        .subcommand(links::command())
         .subcommand(
             Command::new("image")
                 .about("Look into names and specs of images")

@@ -8,6 +8,7 @@ use crisp::config::Config;
 use crisp::container::shield::Shield;
 use crisp::cri::RuntimeCall;
 use crisp::intercept::{self, Features};
+use crisp::kube::Kube;
 use crisp::metrics::Metrics;
 use crisp::prepull::Sight;
 use crisp::proxy::router::Router;
@@ -55,6 +56,7 @@ impl InProcess {
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
+        let kube = Kube::start(&config.kube, &handle).unwrap();
         let (mut made, sight) = (None, Sight::default());
         let mut crisp = Self::with(|metrics, endpoints| {
             let coordinator =
@@ -66,6 +68,7 @@ impl InProcess {
                 sight: sight.clone(),
                 call: app::runtime_call(endpoints, metrics),
                 shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
+                links: Some(app::links(&config.links, kube.as_ref(), endpoints, metrics, handle.clone())),
             })
         });
         crisp.sight = sight;
