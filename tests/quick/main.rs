@@ -32,6 +32,7 @@ mod prepull_cli;
 mod pull_priority;
 mod pulls;
 mod runtime_away;
+mod service_links;
 mod sockets;
 
 #[path = "../support/api_server.rs"]

@@ -20,8 +20,8 @@ pub struct User {
     pub env_from: EnvFrom,
 }
 
-/// How long the runtime has.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the runtime has: who asks waits no longer than 5 s.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where a PodSandbox has its parts.
 const METADATA: u32 = 2;
@@ -33,7 +33,7 @@ impl Links {
     pub async fn users(&self) -> Result<Vec<User>, Error> {
         let asked = (self.shared.call)(Method::LIST_POD_SANDBOX, http::HeaderMap::new(), bytes::Bytes::new());
         let reply = tokio::time::timeout(PATIENCE, asked).await.map_err(|_elapsed| {
-            Error::new(Kind::Unavailable, Origin::Runtime, "the runtime does not list its pods within 5 s")
+            Error::new(Kind::Unavailable, Origin::Runtime, "the runtime does not list its pods within 2 s")
         })??;
         let mut users = read(&reply)?;
         users.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
