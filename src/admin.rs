@@ -6,6 +6,7 @@ pub mod client;
 pub mod health;
 pub mod http;
 mod limited;
+pub mod links;
 pub mod prepull;
 mod restarts;
 pub mod status;

@@ -19,6 +19,7 @@ use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
 use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::container::PodEvents;
+use crate::container::links::{self, Links};
 use crate::container::recorder::{self, Recorder};
 use crate::container::shield::{PodsOfNode, Shield};
 use crate::containerd::Containerd;
@@ -96,6 +97,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let shield = Shield::start(config.hash_shield, call, pods, metrics.clone(), &Handle::current());
     let events = kube.clone().map(|kube| PodEvents(Arc::new(move |event| kube.event(event))));
     let recorder = recorder(&config, &endpoints, &metrics, events.unwrap_or_default());
+    let links = config
+        .links
+        .enabled
+        .then(|| links(&config.links, kube.as_ref(), &endpoints, &metrics, Handle::current()));
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -108,6 +113,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
                 call: runtime_call(&endpoints, &metrics),
                 shield: Some(shield),
                 recorder: recorder.clone(),
+                links: links.clone(),
             })),
             metrics: metrics.clone(),
             usage: Arc::new(Usage::default()),
@@ -124,6 +130,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         prepull: prepull.clone(),
         kube: kube.clone(),
         restarts: recorder.as_ref().map(|recorder| recorder.history().clone()),
+        links,
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
@@ -248,6 +255,21 @@ pub fn runtime_call(endpoints: &Endpoints, metrics: &Arc<Metrics>) -> RuntimeCal
         let client = client.clone();
         async move { client.call(method, metadata, &message).await }.boxed()
     })
+}
+
+/// What pods may ask of Services. Without an API server, those that ask are refused.
+pub fn links(
+    settings: &config::Links,
+    kube: Option<&Kube>,
+    endpoints: &Endpoints,
+    metrics: &Arc<Metrics>,
+    background: Handle,
+) -> Links {
+    let api = kube.cloned().map(|kube| links::Api {
+        services: Arc::new(kube.clone()),
+        tell: Arc::new(move |event| kube.event(event)),
+    });
+    Links::new(api, settings.max_held, runtime_call(endpoints, metrics), background, metrics.clone())
 }
 
 /// The pre-pull queue, with a connection of its own to the runtime.

@@ -3,6 +3,7 @@
 
 mod image_spec;
 mod images;
+mod links;
 mod pull;
 mod record;
 mod sandbox;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
+use crate::container::links::Links;
 use crate::container::recorder::Recorder;
 use crate::container::shield::Shield;
 use crate::cri::plan::{OnReply, Step};
@@ -69,12 +71,14 @@ pub struct Parts {
     pub shield: Option<Shield>,
     /// Who records containers, if they are recorded.
     pub recorder: Option<Recorder>,
+    /// What pods may ask of Services, unless that is off.
+    pub links: Option<Links>,
 }
 
 impl Features {
     /// The features of this release. What a pod's specs rule out is refused before anybody else looks at the call.
     pub fn new(parts: Parts) -> Self {
-        let Parts { metrics, aci, coordinator, sight, call, shield, recorder } = parts;
+        let Parts { metrics, aci, coordinator, sight, call, shield, links, recorder } = parts;
         let images: Arc<dyn Feature> = Arc::new(images::Images::new(sight.clone(), call, metrics.clone()));
         let specs: Arc<dyn Feature> = Arc::new(image_spec::ImageSpecs::new(aci));
         let mut features = Self::observing(&metrics);
@@ -84,6 +88,11 @@ impl Features {
         features.container.push(specs);
         if let Some(shield) = shield {
             features.container.push(Arc::new(shield::Hashes::new(shield)));
+        }
+        if let Some(links) = links {
+            let links: Arc<dyn Feature> = Arc::new(links::ServiceLinks::new(links));
+            features.container.push(links.clone());
+            features.sandbox.push(links);
         }
         // Last: whoever reads records in replies acts before they are taken out.
         if let Some(recorder) = recorder {

@@ -39,6 +39,7 @@ fn run(name: &str, inner: &str, matches: &clap::ArgMatches, config: Config) -> a
             "prepull" => return cli::prepull::run(socket, matches, form, &mut out).await,
             "queue" => cli::queue::run(socket, inner, matches, form, &mut out).await?,
             "restarts" => cli::restarts::run(socket, matches, form, &mut out).await?,
+            "links" => cli::links::run(socket, form, &mut out).await?,
             "pins" => cli::pins::run(socket, form, &mut out).await?,
             "pulls" => cli::pulls::run(socket, form, matches.get_flag("watch"), &mut out).await?,
             "image" => {

@@ -1,6 +1,7 @@
 //! Every metric family of crisp. Handles per method are made once, so that a call costs no look-up by label.
 
 pub mod containers;
+pub mod links;
 pub mod prepull;
 pub mod pulls;
 
@@ -39,6 +40,8 @@ pub struct Metrics {
     pub pulls: pulls::Pulls,
     /// What is counted of pre-pulls.
     pub prepull: prepull::Prepull,
+    /// What is counted of pods that ask for Services.
+    pub links: links::Links,
     /// What is counted of containers.
     pub containers: containers::Containers,
 }
@@ -212,6 +215,7 @@ impl Metrics {
 
         let pulls = pulls::Pulls::new(&mut registry);
         let prepull = prepull::Prepull::new(&mut registry);
+        let links = links::Links::new(&mut registry);
         let containers = containers::Containers::new(&mut registry);
 
         Arc::new(Self {
@@ -227,6 +231,7 @@ impl Metrics {
             upstream_connections,
             pulls,
             prepull,
+            links,
             containers,
         })
     }

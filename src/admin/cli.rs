@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod form;
 pub mod image;
+pub mod links;
 pub mod pins;
 pub mod prepull;
 pub mod pulls;
@@ -78,6 +79,7 @@ pub fn command() -> Command {
         .subcommand(queue::command())
         .subcommand(pins::command())
         .subcommand(restarts::command())
+        .subcommand(links::command())
         .subcommand(
             Command::new("image")
                 .about("Look into names and specs of images")

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 
 use crate::admin::health::Health;
 use crate::admin::limited::Limited;
+use crate::admin::links::links;
 use crate::admin::prepull::{not_that_way, routes, unknown};
 use crate::admin::restarts;
 use crate::admin::status::Reporter;
@@ -48,6 +49,7 @@ pub async fn serve_admin(
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/pulls", get(pulls))
+        .route("/v1/links", get(links))
         .merge(routes())
         .merge(restarts::routes())
         .fallback(unknown)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::admin::health::Health;
 use crate::admin::prepull::QueueStatus;
 use crate::container::history::History;
+use crate::container::links::Links;
 use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::Prepull;
@@ -41,6 +42,9 @@ pub struct Status {
     /// The Kubernetes API server, if crisp may ask one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Kubernetes>,
+    /// Pods that wait for Services now.
+    #[serde(default)]
+    pub waiting_for_services: usize,
     /// Ended calls.
     pub calls: u64,
     /// Ended calls with a code other than OK.
@@ -110,6 +114,8 @@ pub struct Reporter {
     pub kube: Option<Kube>,
     /// Restarts of containers, unless nobody looks at them.
     pub restarts: Option<History>,
+    /// The pods that ask for Services, unless that is off.
+    pub links: Option<Links>,
     /// What was counted.
     pub metrics: Arc<Metrics>,
     /// When crisp started.
@@ -156,6 +162,11 @@ impl Reporter {
                 .kube
                 .as_ref()
                 .map(|kube| Kubernetes { server: kube.server().into(), node: kube.node().into() }),
+            waiting_for_services: self
+                .links
+                .as_ref()
+                .map(|links| links.waiting().iter().filter(|pod| pod.held).count())
+                .unwrap_or_default(),
             calls: summaries.iter().map(|summary| summary.calls).sum(),
             errors: summaries.iter().map(|summary| summary.errors).sum(),
             in_flight: summaries.iter().map(|summary| summary.in_flight).sum(),
@@ -221,6 +232,10 @@ impl fmt::Display for Status {
             writeln!(f, "cluster   {server}, this is node {node}")?;
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
+        if self.waiting_for_services > 0 {
+            let pods = self.waiting_for_services;
+            writeln!(f, "links     {pods} pods wait for Services (crisp links shows them)")?;
+        }
         match (&self.prepull, &self.prepull_error) {
             (Some(queue), _) => writeln!(f, "queue     {}", queue_line(queue))?,
             (None, Some(error)) => writeln!(f, "queue     NONE: {error}")?,

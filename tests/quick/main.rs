@@ -34,6 +34,7 @@ mod pulls;
 mod records;
 mod restarts;
 mod runtime_away;
+mod service_links;
 mod sockets;
 
 #[path = "../support/api_server.rs"]

@@ -102,15 +102,6 @@ impl ApiServer {
         self.tell(namespace, "ADDED", service);
     }
 
-    pub(crate) fn remove_service(&self, namespace: &str, name: &str) {
-        if let Some(service) = {
-            let mut inner = self.lock();
-            inner.services.remove(&(namespace.to_owned(), name.to_owned()))
-        } {
-            self.tell(namespace, "DELETED", service);
-        }
-    }
-
     pub(crate) fn add_pod(&self, pod: Value) {
         self.lock().pods.push(pod);
     }

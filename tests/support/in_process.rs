@@ -10,6 +10,7 @@ use crisp::container::shield::Shield;
 use crisp::container::{PodEvent, PodEvents};
 use crisp::cri::RuntimeCall;
 use crisp::intercept::{self, Features};
+use crisp::kube::Kube;
 use crisp::metrics::Metrics;
 use crisp::prepull::Sight;
 use crisp::proxy::router::Router;
@@ -66,6 +67,7 @@ impl InProcess {
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
+        let kube = Kube::start(&config.kube, &handle).unwrap();
         let (mut made, sight, mut recorder) = (None, Sight::default(), None);
         let mut crisp = Self::with(|metrics, endpoints| {
             let pulls = app::coordinator(config.pull.clone(), endpoints, metrics, handle.clone()).unwrap();
@@ -82,6 +84,7 @@ impl InProcess {
                 call: app::runtime_call(endpoints, metrics),
                 shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
                 recorder: recorder.clone(),
+                links: Some(app::links(&config.links, kube.as_ref(), endpoints, metrics, handle.clone())),
             })
         });
         crisp.sight = sight;
