@@ -100,7 +100,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let links = config
         .links
         .enabled
-        .then(|| links(&config.links, kube.as_ref(), &endpoints, &metrics, Handle::current()));
+        .then(|| links(&config.links, kube.as_ref(), &endpoints, &metrics, shutdown.release_token()));
     let proxy_thread = ProxyThread::start(
         listener,
         Proxy {
@@ -263,13 +263,14 @@ pub fn links(
     kube: Option<&Kube>,
     endpoints: &Endpoints,
     metrics: &Arc<Metrics>,
-    background: Handle,
+    ending: CancellationToken,
 ) -> Links {
     let api = kube.cloned().map(|kube| links::Api {
         services: Arc::new(kube.clone()),
         tell: Arc::new(move |event| kube.event(event)),
     });
-    Links::new(api, settings.max_held, runtime_call(endpoints, metrics), background, metrics.clone())
+    let call = runtime_call(endpoints, metrics);
+    Links::new(api, settings.max_held, call, Handle::current(), ending, metrics.clone())
 }
 
 /// The pre-pull queue, with a connection of its own to the runtime.

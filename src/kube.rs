@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::config;
 use crate::container::PodEvent;
@@ -38,6 +38,8 @@ struct Shared {
     background: Handle,
     /// The client in use. Locked for a glance only; it is made anew now and then, since certificates are rotated.
     client: Mutex<Option<Made>>,
+    /// Who makes a client has the one permit.
+    making: Arc<Semaphore>,
     events: mpsc::Sender<PodEvent>,
 }
 
@@ -50,8 +52,15 @@ impl Kube {
         let server = source.check()?;
         let node = settings.node_name.clone().unwrap_or_else(source::host_name);
         let (events, told) = mpsc::channel(events::QUEUE);
-        let shared =
-            Shared { source, server, node, background: background.clone(), client: Mutex::new(None), events };
+        let shared = Shared {
+            source,
+            server,
+            node,
+            background: background.clone(),
+            client: Mutex::new(None),
+            making: Arc::new(Semaphore::new(1)),
+            events,
+        };
         let kube = Self { shared: Arc::new(shared) };
         events::start(&kube, told);
         Ok(Some(kube))

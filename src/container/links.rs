@@ -17,13 +17,14 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, StreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::told::Told;
 use self::waiting::Waiting;
 use self::watch::Watches;
 use crate::container::PodEvent;
-use crate::container::service_links::{Change as EnvChange, Dependencies, Service, Source, change};
+use crate::container::service_links::{Change as EnvChange, Dependencies, Service, Source, Variable, change};
 use crate::cri::RuntimeCall;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
@@ -79,6 +80,8 @@ struct Shared {
     api: Option<Api>,
     call: RuntimeCall,
     background: Handle,
+    /// Cancelled when crisp is about to end: who waits shall not hold it up.
+    ending: CancellationToken,
     metrics: Arc<Metrics>,
     room: Arc<Semaphore>,
     max_held: usize,
@@ -115,12 +118,14 @@ impl Links {
         max_held: usize,
         call: RuntimeCall,
         background: Handle,
+        ending: CancellationToken,
         metrics: Arc<Metrics>,
     ) -> Self {
         let shared = Shared {
             api,
             call,
             background,
+            ending,
             metrics,
             room: Arc::new(Semaphore::new(max_held)),
             max_held,
@@ -151,7 +156,7 @@ impl Links {
         &self,
         pod: Pod,
         container: String,
-        env: Vec<(Vec<u8>, Vec<u8>)>,
+        env: Vec<Variable>,
         sources: Vec<Source>,
     ) -> BoxFuture<'static, Result<EnvChange, Error>> {
         let links = self.clone();
@@ -237,6 +242,7 @@ impl Links {
             tokio::select! {
                 // The sender lives as long as the watch that is held here.
                 _ = seen.changed() => {}
+                () = self.shared.ending.cancelled() => return Err(ending()),
                 () = &mut until => {
                     // The last word is the API server's: a watch may be broken.
                     let missing = self.missing(api, pod, dependencies).await?;
@@ -360,6 +366,10 @@ impl Drop for Held {
         self.links.shared.metrics.links.held.dec();
         self.links.shared.metrics.links.waited(self.since.elapsed());
     }
+}
+
+fn ending() -> Error {
+    Error::new(Kind::Unavailable, Origin::Crisp, "crisp is shutting down; it is tried again")
 }
 
 /// An error of the API server, with the pod that needs it.

@@ -15,7 +15,7 @@ mod json;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use self::env::{Change, Port, Service, Unlinkable, change, variables};
+pub use self::env::{Change, Port, Service, Unlinkable, Variable, change, variables};
 
 /// The annotation that names the Services without which the pod does not start.
 pub const DEPENDENCIES: &str = "crisp.dev/service-dependencies";

@@ -16,13 +16,13 @@ use futures_util::FutureExt;
 
 use crate::container::links::{Links, Pod};
 use crate::container::service_links::{
-    AnnotationError, Change, DEPENDENCIES, Dependencies, ENV_FROM, EnvFrom,
+    AnnotationError, Change, DEPENDENCIES, Dependencies, ENV_FROM, EnvFrom, Variable,
 };
 use crate::cri::plan::{First, Step};
 use crate::cri::{Call, Forward, Method, Plan, Policy};
 use crate::error::{Error, Kind, Origin};
 use crate::intercept::Feature;
-use crate::wire::{Field, Patch, Value, entry, fields, last};
+use crate::wire::{self, Field, Patch, Value, entry, fields, last};
 
 /// Applies the annotations.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ fn text(message: &[u8], path: &[u32]) -> String {
 }
 
 /// The environment of the container to be created, values as the bytes they are.
-fn env(message: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, crate::wire::Error> {
+fn env(message: &[u8]) -> Result<Vec<Variable>, wire::Error> {
     let mut env = Vec::new();
     for config in fields(message) {
         let Field { number: CONFIG, value: Value::Len(config), .. } = config? else { continue };
@@ -161,7 +161,7 @@ fn env(message: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, crate::wire::Error> {
 }
 
 /// Name (1) or value (2) of a variable; empty if it has none.
-fn part(variable: &[u8], number: u32) -> Result<&[u8], crate::wire::Error> {
+fn part(variable: &[u8], number: u32) -> Result<&[u8], wire::Error> {
     Ok(match last(variable, [number])? {
         Some(Value::Len(bytes)) => bytes,
         _ => &[],
@@ -183,7 +183,7 @@ fn patch(Change { remove, add }: Change) -> Patch {
     patch
 }
 
-fn goes(variable: &[u8], remove: &HashSet<(Vec<u8>, Vec<u8>)>) -> bool {
+fn goes(variable: &[u8], remove: &HashSet<Variable>) -> bool {
     match (part(variable, 1), part(variable, 2)) {
         (Ok(name), Ok(value)) => remove.contains(&(name.to_owned(), value.to_owned())),
         _ => false,

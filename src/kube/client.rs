@@ -103,15 +103,20 @@ impl Kube {
 
     /// The client in use, or a new one.
     async fn client(&self, what: &str) -> Result<Client, Error> {
-        if let Ok(slot) = self.shared.client.lock()
-            && let Some(made) = slot.as_ref()
-            && made.at.elapsed() < FRESH
-        {
-            return Ok(made.client.clone());
+        if let Some(client) = self.fresh_client() {
+            return Ok(client);
+        }
+        // One at a time: a program that hangs must not hang once for each pod.
+        let Ok(turn) = self.shared.making.clone().acquire_owned().await else {
+            return Err(self.failed(what, "crisp is shutting down"));
+        };
+        if let Some(client) = self.fresh_client() {
+            return Ok(client);
         }
         // Reads files, and may run a program that gets credentials.
         let source = self.shared.source.clone();
         let making = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             let config = source.read().map_err(|mistake| mistake.words())?;
             connect(&config).map_err(|error| format!("{}: {error}", source.place()))
         });
@@ -123,6 +128,11 @@ impl Kube {
             *slot = Some(Made { client: client.clone(), at: Instant::now() });
         }
         Ok(client)
+    }
+
+    fn fresh_client(&self) -> Option<Client> {
+        let slot = self.shared.client.lock().ok()?;
+        slot.as_ref().filter(|made| made.at.elapsed() < FRESH).map(|made| made.client.clone())
     }
 
     fn forget_client(&self) {

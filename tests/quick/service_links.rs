@@ -13,6 +13,7 @@ use k8s_cri::v1::{
     PodSandboxConfig, PodSandboxMetadata, RunPodSandboxRequest,
 };
 use prost::Message;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::api_server::{ApiServer, Fault};
@@ -21,7 +22,7 @@ use crate::support::bytes_on_the_wire::{Reply, framed, headers, request};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::h2_client::{Call, Client};
 use crate::support::in_process::InProcess;
-use crate::support::wait::eventually;
+use crate::support::wait::{eventually, soon};
 
 const DEPENDENCIES: &str = "crisp.dev/service-dependencies";
 const ENV_FROM: &str = "crisp.dev/env-from";
@@ -430,7 +431,8 @@ async fn people_see_who_uses_and_who_waits() {
     let _runtime = FakeRuntime::answering(&place.runtime(), Reply::of(&[&list.encode_to_vec()]));
     let file = place.path("kubeconfig");
     api.kubeconfig(&file);
-    let running = place.start("crisp.log", &["--kubeconfig", file.to_str().unwrap()]).await;
+    let flags = ["--kubeconfig", file.to_str().unwrap(), "--drain-max", "10m"];
+    let mut running = place.start("crisp.log", &flags).await;
     let client = place.client().await;
     let head = request(Method::RUN_POD_SANDBOX.path(), &HeaderMap::new());
     let message = RunPodSandboxRequest {
@@ -463,7 +465,13 @@ async fn people_see_who_uses_and_who_waits() {
     let status = crisp().args(["status", "--admin-listen", &admin]).output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("1 pods wait for Services"), "{status}");
-    drop((call, running));
+
+    // Who waits does not hold up a restart.
+    running.signal(Signal::TERM);
+    let reply = call.reply().await.unwrap();
+    assert_eq!((reply.code(), words(&reply).contains("shutting down")), ("14", true), "{reply:?}");
+    drop(client);
+    assert!(soon("its end", running.exit()).await.success());
 }
 
 /// The types at hand are used for what they can say.

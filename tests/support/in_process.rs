@@ -20,6 +20,7 @@ use crisp::proxy::{self, Proxy};
 use crisp::pull::Coordinator;
 use crisp::shutdown::Shutdown;
 use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
 
 use super::h2_client::Client;
 
@@ -76,6 +77,8 @@ impl InProcess {
             let told = events.clone();
             let tell = PodEvents(Arc::new(move |event| told.lock().unwrap().push(event)));
             recorder = app::recorder(&config, endpoints, metrics, tell);
+            let never = CancellationToken::new();
+            let links = app::links(&config.links, kube.as_ref(), endpoints, metrics, never);
             Features::new(intercept::Parts {
                 metrics: metrics.clone(),
                 aci: config.image_aci_names.clone(),
@@ -84,7 +87,7 @@ impl InProcess {
                 call: app::runtime_call(endpoints, metrics),
                 shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
                 recorder: recorder.clone(),
-                links: Some(app::links(&config.links, kube.as_ref(), endpoints, metrics, handle.clone())),
+                links: Some(links),
             })
         });
         crisp.sight = sight;

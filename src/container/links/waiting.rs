@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Pod;
 
 /// How long a refused pod is shown: the kubelet comes again much sooner.
-const REFUSED_SHOWN: Duration = Duration::from_secs(600);
+const REFUSED_SHOWN: Duration = Duration::from_secs(120);
 
 /// Most pods that are shown.
 const MOST: usize = 10_000;
@@ -138,8 +138,8 @@ mod tests {
         assert_eq!(names(&mut waiting, 9999), [("1".to_owned(), true)]);
         waiting.refused(&pod("1"), &missing);
         waiting.left(&pod("1"));
-        assert_eq!(names(&mut waiting, 500), [("1".to_owned(), false)]);
-        assert_eq!(names(&mut waiting, 601), []);
+        assert_eq!(names(&mut waiting, 100), [("1".to_owned(), false)]);
+        assert_eq!(names(&mut waiting, 121), []);
         waiting.waits(&pod("2"), &missing);
         waiting.started(&pod("2"));
         waiting.left(&pod("2"));

@@ -45,11 +45,14 @@ pub enum Unlinkable {
     NoPorts,
 }
 
+/// Name and value of a variable of a container. Neither need be text.
+pub type Variable = (Vec<u8>, Vec<u8>);
+
 /// What becomes of a container's environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Change {
     /// Variables that go: those of Services that nobody asked for, by name and value.
-    pub remove: HashSet<(Vec<u8>, Vec<u8>)>,
+    pub remove: HashSet<Variable>,
     /// Variables that come.
     pub add: Vec<(String, String)>,
 }
