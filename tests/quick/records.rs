@@ -38,7 +38,10 @@ async fn create(client: &Client, runtime: &ContainerRuntime, request: &[u8]) -> 
 fn bodies(crisp: &InProcess) -> Vec<Vec<u8>> {
     let dir = crisp.state.as_ref().unwrap().path().join(DIRECTORY);
     let files = std::fs::read_dir(dir).into_iter().flatten().map(|file| file.unwrap().path());
-    files.filter(|path| path.extension().is_some_and(|e| e == "json")).map(|f| std::fs::read(f).unwrap()).collect()
+    files
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .map(|f| std::fs::read(f).unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -94,7 +97,11 @@ async fn a_label_of_that_name_in_the_request_is_replaced() {
     }
     let mut huge = spec("hostile");
     huge.args = vec!["x".repeat(5 << 20)];
-    assert_eq!(create(&client, &runtime, &huge.request()).await, None, "and removed if there is none to replace it");
+    assert_eq!(
+        create(&client, &runtime, &huge.request()).await,
+        None,
+        "and removed if there is none to replace it"
+    );
 }
 
 #[tokio::test]

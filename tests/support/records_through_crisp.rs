@@ -127,7 +127,11 @@ impl Lab {
             }),
             command: vec!["sh".to_owned()],
             args: spec.args.clone(),
-            envs: spec.env.iter().map(|(key, value)| KeyValue { key: key.clone(), value: value.clone() }).collect(),
+            envs: spec
+                .env
+                .iter()
+                .map(|(key, value)| KeyValue { key: key.clone(), value: value.clone() })
+                .collect(),
             labels: pairs(&[
                 ("io.kubernetes.pod.name", &metadata.name),
                 ("io.kubernetes.pod.namespace", &metadata.namespace),
@@ -177,7 +181,8 @@ impl Lab {
             (0..count).map(|n| (format!("VARIABLE_{n}"), value.clone())).collect::<Vec<_>>()
         };
         // Many small variables make a long record: each has a name and a hash.
-        let many = |count: usize| (0..count).map(|n| (format!("VARIABLE_{n}"), n.to_string())).collect::<Vec<_>>();
+        let many =
+            |count: usize| (0..count).map(|n| (format!("VARIABLE_{n}"), n.to_string())).collect::<Vec<_>>();
         let specs = [
             ("bytes-200", of_size(200)),
             ("kib-5", of_size(5 << 10)),
@@ -238,7 +243,8 @@ impl Lab {
 
     async fn many_records_at_the_limit(&mut self) {
         let pod = self.pod("many", 0).await;
-        let env = |count: usize| (0..count).map(|n| (format!("V{n:03}"), SECRET.to_owned())).collect::<Vec<_>>();
+        let env =
+            |count: usize| (0..count).map(|n| (format!("V{n:03}"), SECRET.to_owned())).collect::<Vec<_>>();
         let began = Instant::now();
         let mut last = String::new();
         for n in 0..MANY {
@@ -247,12 +253,18 @@ impl Lab {
         }
         let size = self.label(&last).await.expect("a record").len();
         assert!((3000..=3584).contains(&size), "{size} is not at the limit");
-        self.tell(&format!("{MANY} containers with records of {size} bytes created in {:?}", began.elapsed()));
+        self.tell(&format!(
+            "{MANY} containers with records of {size} bytes created in {:?}",
+            began.elapsed()
+        ));
 
         let is_ours = |container: &&Container| container.pod_sandbox_id == pod.id;
         let listed = self.list(&self.cri).await;
         assert_eq!(listed.iter().filter(is_ours).count(), MANY);
-        assert!(listed.iter().all(|container| !container.labels.contains_key(LABEL)), "a list carries a record");
+        assert!(
+            listed.iter().all(|container| !container.labels.contains_key(LABEL)),
+            "a list carries a record"
+        );
         let direct = self.list(&self.direct).await;
         let recorded = direct.iter().filter(is_ours).filter(|container| container.labels.contains_key(LABEL));
         assert_eq!(recorded.count(), MANY, "the runtime's own socket shows them");
@@ -270,7 +282,9 @@ impl Lab {
         }
         let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         let status = self.cri.runtime.clone().pod_sandbox_status(request).await.expect("PodSandboxStatus");
-        assert!(status.into_inner().containers_statuses.iter().all(|status| !status.labels.contains_key(LABEL)));
+        assert!(
+            status.into_inner().containers_statuses.iter().all(|status| !status.labels.contains_key(LABEL))
+        );
         let seen = self.crisp.metric("crisp_record_label_bytes");
         assert!(seen >= (MANY * size) as u64, "{seen} bytes are known");
         self.end(&pod).await;
@@ -284,7 +298,10 @@ impl Lab {
         for path in ["/v1/status", "/v1/restarts", "/v1/pulls"] {
             texts.push((path.to_owned(), self.crisp.ask_admin(path).await.into_bytes()));
         }
-        assert!(texts.iter().any(|(name, _)| name.contains("/records/sha256-")), "there are records in files");
+        assert!(
+            texts.iter().any(|(name, _)| name.contains("/records/sha256-")),
+            "there are records in files"
+        );
         for (name, text) in &texts {
             let found = text.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
             assert!(!found, "{name} holds the secret");

@@ -12,9 +12,8 @@ use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::{
     Container, ContainerStatusRequest, Image, ImageSpec, ImageStatusRequest, ListContainersResponse,
-    ListImagesRequest, ListImagesResponse,
-    ListPodSandboxRequest, PullImageRequest, RemoveImageRequest, RemovePodSandboxRequest,
-    StopPodSandboxRequest, VersionRequest, VersionResponse,
+    ListImagesRequest, ListImagesResponse, ListPodSandboxRequest, PullImageRequest, RemoveImageRequest,
+    RemovePodSandboxRequest, StopPodSandboxRequest, VersionRequest, VersionResponse,
 };
 use prost::Message as _;
 use tokio::net::UnixStream;
@@ -85,7 +84,10 @@ impl Cri {
     pub(crate) async fn stream(&self) -> Result<Vec<Image>, Status> {
         let replies = self.streamed("/runtime.v1.ImageService/StreamImages").await?;
         // Each has the form of a list.
-        Ok(replies.into_iter().flat_map(|reply| ListImagesResponse::decode(reply).expect("a list").images).collect())
+        Ok(replies
+            .into_iter()
+            .flat_map(|reply| ListImagesResponse::decode(reply).expect("a list").images)
+            .collect())
     }
 
     /// All containers, as newer kubelets ask for them.

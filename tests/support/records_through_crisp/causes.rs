@@ -36,7 +36,8 @@ impl Lab {
         edited.env[0].1 += "-rotated";
         let restart = self.again(&pod, &edited, 2).await;
         assert_eq!(restart.cause, "spec-changed", "{restart:?}");
-        let expected = [format!("image: {} → example.com/edited:2", self.image), "env.PASSWORD: changed".to_owned()];
+        let expected =
+            [format!("image: {} → example.com/edited:2", self.image), "env.PASSWORD: changed".to_owned()];
         assert_eq!(restart.differences, expected);
 
         // Stopped by the kubelet, as after a failed probe.
@@ -121,7 +122,8 @@ impl Lab {
     }
 
     async fn restarts(&self) -> Vec<Restart> {
-        let restarts = client::get::<Restarts>(&self.crisp.admin, "/v1/restarts?pod=causes&namespace=records").await;
+        let restarts =
+            client::get::<Restarts>(&self.crisp.admin, "/v1/restarts?pod=causes&namespace=records").await;
         restarts.expect("the admin API answers").restarts
     }
 }
