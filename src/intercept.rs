@@ -113,6 +113,11 @@ impl Features {
     }
 }
 
+/// The feature that records containers, alone.
+pub fn records(recorder: Recorder, metrics: &Arc<Metrics>) -> Arc<dyn Feature> {
+    Arc::new(record::Records::new(recorder, metrics.clone()))
+}
+
 /// A step that reads each reply message as a view and counts it.
 fn observe_replies<V: Message + Default>(
     feature: &'static str,

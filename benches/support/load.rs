@@ -104,8 +104,8 @@ impl Caller {
         request.set_timeout(PATIENCE);
         // A code other than OK is an error here already.
         let reply = grpc.unary(request, PathAndQuery::from_static(call.path), BytesCodec).await?.into_inner();
-        let expected = call.reply.len() - PREFIX;
-        ensure!(reply.len() == expected, "a message of {} bytes instead of {expected}", reply.len());
+        let length = reply.len() + PREFIX;
+        ensure!(call.expects(length), "a reply of {length} bytes instead of {}", call.reply.len());
         Ok(())
     }
 }

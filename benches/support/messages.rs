@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use crisp::container::record::LABEL;
+use crisp::wire::Patch;
 use k8s_cri::v1;
 use prost::Message;
 
@@ -18,23 +20,45 @@ pub(crate) struct Call {
     pub(crate) path: &'static str,
     /// What crisp does with it.
     pub(crate) way: &'static str,
-    /// Whether its reply is small.
-    pub(crate) small: bool,
+    /// Which promise it is about.
+    pub(crate) kind: Kind,
     /// The framed request.
     pub(crate) request: Bytes,
     /// The framed reply.
     pub(crate) reply: Bytes,
+    /// The framed reply as crisp gives it, if that is another one.
+    pub(crate) changed: Option<Bytes>,
 }
 
-/// The methods: one that passes through as frames, two whose messages crisp reads. The encoding of maps has no order
+/// What a method stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Small replies.
+    Small,
+    /// Large ones.
+    Large,
+    /// The status of a container with a record, and the same bytes under a method that crisp does not look at.
+    Status,
+}
+
+impl Call {
+    /// Whether a reply of so many bytes is one that may come.
+    pub(crate) fn expects(&self, length: usize) -> bool {
+        length == self.reply.len() || self.changed.as_ref().is_some_and(|changed| changed.len() == length)
+    }
+}
+
+/// The methods: two that pass through as frames, three whose messages crisp reads. The encoding of maps has no order
 /// of its own, so the bytes differ from call to call of this function, while their number does not.
-pub(crate) fn calls() -> [Call; 3] {
+pub(crate) fn calls() -> [Call; 5] {
+    let status = status();
+    let stripped = Patch::new().remove_entry([1, 12], LABEL).apply(&status).unwrap_or_default();
     [
         Call {
             name: "Version",
             path: "/runtime.v1.RuntimeService/Version",
             way: "passed through",
-            small: true,
+            kind: Kind::Small,
             request: framed(&v1::VersionRequest { version: "0.1.0".into() }),
             reply: framed(&v1::VersionResponse {
                 version: "0.1.0".into(),
@@ -42,32 +66,76 @@ pub(crate) fn calls() -> [Call; 3] {
                 runtime_version: "1.6.20~ds1".into(),
                 runtime_api_version: "v1".into(),
             }),
+            changed: None,
         },
         Call {
             name: "ImageStatus",
             path: "/runtime.v1.ImageService/ImageStatus",
             way: "observed",
-            small: true,
+            kind: Kind::Small,
             request: framed(&v1::ImageStatusRequest { image: Some(image_spec()), verbose: false }),
             reply: framed(&v1::ImageStatusResponse { image: Some(image()), info: HashMap::new() }),
+            changed: None,
         },
         Call {
             name: "ListContainers",
             path: "/runtime.v1.RuntimeService/ListContainers",
-            way: "observed",
-            small: false,
+            way: "searched for records",
+            kind: Kind::Large,
             request: framed(&v1::ListContainersRequest { filter: None }),
             reply: framed(&v1::ListContainersResponse { containers: (0..200).map(container).collect() }),
+            changed: None,
+        },
+        Call {
+            name: "Status",
+            path: "/runtime.v1.RuntimeService/Status",
+            way: "passed through (the bytes of a ContainerStatus)",
+            kind: Kind::Status,
+            request: framed(&v1::ContainerStatusRequest { container_id: digest(1), verbose: false }),
+            reply: prefixed(&status),
+            changed: None,
+        },
+        Call {
+            name: "ContainerStatus",
+            path: "/runtime.v1.RuntimeService/ContainerStatus",
+            way: "relieved of its record",
+            kind: Kind::Status,
+            request: framed(&v1::ContainerStatusRequest { container_id: digest(1), verbose: false }),
+            reply: prefixed(&status),
+            changed: Some(prefixed(&stripped)),
         },
     ]
 }
 
+/// The status of a container with a record at the limit.
+fn status() -> Bytes {
+    let container = container(1);
+    let mut labels = container.labels;
+    labels.insert(LABEL.to_owned(), "r".repeat(3584));
+    let status = v1::ContainerStatus {
+        id: container.id,
+        metadata: container.metadata,
+        state: container.state,
+        created_at: container.created_at,
+        image: container.image,
+        image_ref: container.image_ref,
+        labels,
+        annotations: container.annotations,
+        log_path: "/var/log/pods/payments-production/worker/2.log".into(),
+        ..Default::default()
+    };
+    v1::ContainerStatusResponse { status: Some(status), info: HashMap::new() }.encode_to_vec().into()
+}
+
 fn framed(message: &impl Message) -> Bytes {
-    let message = message.encode_to_vec();
+    prefixed(&message.encode_to_vec())
+}
+
+fn prefixed(message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(PREFIX + message.len());
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    bytes.put_slice(&message);
+    bytes.put_slice(message);
     bytes.freeze()
 }
 

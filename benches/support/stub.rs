@@ -44,7 +44,7 @@ pub(crate) fn reply_file(socket: &Path, call: &Call) -> PathBuf {
     socket.with_file_name(call.name)
 }
 
-async fn connection(stream: UnixStream, calls: Arc<[Call; 3]>) -> Result<(), h2::Error> {
+async fn connection(stream: UnixStream, calls: Arc<[Call; 5]>) -> Result<(), h2::Error> {
     let mut connection = h2::server::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

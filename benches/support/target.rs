@@ -25,7 +25,7 @@ const OTHER: &str = "other crisp";
 #[derive(Debug)]
 pub(crate) struct Bench {
     /// What can be called.
-    pub(crate) calls: [Call; 3],
+    pub(crate) calls: [Call; 5],
     /// Direct first.
     pub(crate) targets: Vec<Target>,
     _stub: Process,

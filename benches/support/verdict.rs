@@ -1,7 +1,7 @@
 //! What crisp promises, and whether it holds here.
 
 use crate::support::figures::{CALLERS, Run, median};
-use crate::support::messages;
+use crate::support::messages::{self, Kind};
 use crate::support::report::{added_ratio, number};
 use crate::support::target::{CRISP, NGINX};
 
@@ -38,25 +38,31 @@ impl Gate {
 pub(crate) fn judge(runs: &[Run]) -> Vec<Gate> {
     let calls = messages::calls();
     // Cells of the methods that are meant, at one caller or at many.
-    let cells = |which: fn(bool) -> bool, at: usize| -> Vec<usize> {
-        let chosen = calls.iter().enumerate().filter(|(_, call)| which(call.small));
+    let cells = |which: fn(Kind) -> bool, at: usize| -> Vec<usize> {
+        let chosen = calls.iter().enumerate().filter(|(_, call)| which(call.kind));
         chosen.map(|(method, _)| method * CALLERS.len() + at).collect()
     };
     let added =
         |cells: Vec<usize>| each(runs, |run| over_methods(&cells, |cell| added_ratio(run, CRISP, cell)));
-    let many = cells(|_| true, CALLERS.len() - 1);
+    let many = cells(|kind| kind != Kind::Status, CALLERS.len() - 1);
     let rate = |run: &Run, target: &str, cell| Some(run.figures(target, cell)?.rate_ratio);
+    // The same bytes, passed through and relieved of a record.
+    let statuses = cells(|kind| kind == Kind::Status, 0);
+    let record = |run: &Run| {
+        let added = |which: usize| Some(run.figures(CRISP, *statuses.get(which)?)?.added);
+        Some(added(1)? / added(0)?).filter(|ratio| ratio.is_finite())
+    };
     let memory = |place: usize| each(runs, |run| Some(run.target(CRISP)?.memory?[place]));
     vec![
         Gate {
             what: "added p50, small call, ÷ nginx's",
             limit: Limit::AtMost(1.0),
-            values: added(cells(|small| small, 0)),
+            values: added(cells(|kind| kind == Kind::Small, 0)),
         },
         Gate {
             what: "added p50, 300 KiB list, ÷ nginx's",
             limit: Limit::AtMost(1.6),
-            values: added(cells(|small| !small, 0)),
+            values: added(cells(|kind| kind == Kind::Large, 0)),
         },
         Gate {
             what: "calls/s, 64 callers, ÷ direct",
@@ -69,6 +75,11 @@ pub(crate) fn judge(runs: &[Run]) -> Vec<Gate> {
             values: each(runs, |run| {
                 over_methods(&many, |cell| Some(rate(run, CRISP, cell)? / rate(run, NGINX, cell)?))
             }),
+        },
+        Gate {
+            what: "added p50, ContainerStatus with a record, ÷ the same passed through",
+            limit: Limit::AtMost(1.3),
+            values: each(runs, record),
         },
         Gate { what: "MiB resident, idle", limit: Limit::AtMost(8.0), values: memory(0) },
         Gate { what: "MiB resident, 64 × 300 KiB in flight", limit: Limit::AtMost(30.0), values: memory(1) },

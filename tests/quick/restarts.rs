@@ -145,7 +145,7 @@ async fn changes_are_found_in_records_of_any_length_and_secrets_are_not_shown() 
         assert_eq!(restart.cause, "crashed");
         assert_eq!(
             restart.differences,
-            ["args[1]: added", "env.PASSWORD: changed", "env.NEW: added"],
+            ["args[1]: added", "env.NEW: added", "env.PASSWORD: changed"],
             "{pod}"
         );
     }
