@@ -33,6 +33,7 @@ mod references;
 #[path = "../support/registry.rs"]
 mod registry;
 mod report;
+mod restarts;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
 mod support;

@@ -8,8 +8,9 @@ use k8s_cri::v1::{ContainerFilter, ContainerState, ContainerStateValue, ListCont
 use serde_json::{Value, json};
 
 use crate::lab::client::Cri;
-use crate::lab::cluster::{Cluster, PEERS};
+use crate::lab::cluster::{Cluster, PEERS, User};
 use crate::lab::containerd::Containerd;
+use crate::lab::crisp::Crisp;
 use crate::lab::kubelet::Kubelet;
 use crate::lab::node::Kind;
 use crate::lab::parts::{self, peer_dir};
@@ -58,6 +59,21 @@ impl Member {
         cluster.add_namespace(&namespace);
         let background = tokio::runtime::Runtime::new().expect("a runtime");
         Self { kubelet, node, namespace, cluster, background }
+    }
+
+    /// The same through crisp, which knows the cluster too and is given more options.
+    pub(crate) fn join_through_crisp(
+        node: Containerd,
+        cluster: Arc<Cluster>,
+        options: &[&str],
+    ) -> (Self, Crisp) {
+        let kubeconfig = cluster.kubeconfig_file(User::Crisp);
+        let name = cluster.new_node_name();
+        let mut all = vec!["--kubeconfig", &kubeconfig, "--node-name", &name];
+        all.extend(options);
+        let crisp = Crisp::start_with(&node.endpoint(), &all);
+        let kubelet = Kubelet::join(&cluster, &name, KUBELET, &crisp.endpoint());
+        (Self::new(kubelet, node, cluster), crisp)
     }
 
     /// Gives the kubelet a pod through the API server.
