@@ -89,7 +89,7 @@ async fn a_request_that_is_cancelled_in_the_middle_leaves_nothing_behind() {
     let crisp = InProcess::start();
     let (runtime, resets) = patient_runtime(&crisp, false);
     let client = crisp.client().await;
-    for (path, reaches_runtime) in [(UNKNOWN, true), (Method::CREATE_CONTAINER.path(), false)] {
+    for (path, reaches_runtime) in [(UNKNOWN, true), (Method::RUN_POD_SANDBOX.path(), false)] {
         let mut call = client.open(request(path, &HeaderMap::new()), false).await.unwrap();
         send(&mut call.request, framed(b"half a message").slice(..9), false).await.unwrap();
         eventually("the call is under way", || crisp.metric("crisp_calls_in_flight") == 1.0).await;

@@ -94,7 +94,7 @@ async fn ask(client: &Client, path: &str, message: &[u8]) -> (String, String) {
 
 #[tokio::test]
 async fn docker_images_go_on_as_they_came() {
-    let crisp = InProcess::released(&[]);
+    let crisp = InProcess::released(&[("record.enabled", "false")]);
     let (_runtime, mut told) = runtime(&crisp);
     let client = crisp.client().await;
     let unnamed =
