@@ -233,8 +233,11 @@ impl fmt::Display for Status {
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
         if self.waiting_for_services > 0 {
-            let pods = self.waiting_for_services;
-            writeln!(f, "links     {pods} pods wait for Services (crisp links shows them)")?;
+            writeln!(
+                f,
+                "links     pods that wait for Services: {} (see crisp links)",
+                self.waiting_for_services
+            )?;
         }
         match (&self.prepull, &self.prepull_error) {
             (Some(queue), _) => writeln!(f, "queue     {}", queue_line(queue))?,

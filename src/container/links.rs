@@ -200,7 +200,7 @@ impl Links {
         }
         let Ok(_room) = self.shared.room.clone().try_acquire_owned() else {
             let message = format!(
-                "pod {}/{} would wait for {}, but {} pods wait for Services already (links.maxHeld); it is tried again",
+                "pod {}/{} would wait for {}, but no more than {} pods may wait at once (links.maxHeld); it is tried again",
                 pod.namespace,
                 pod.name,
                 listed(&missing, &pod.namespace),

@@ -98,7 +98,11 @@ impl Kube {
     async fn send(&self, what: &str, request: Request<Vec<u8>>) -> Result<Response<Body>, Error> {
         let client = self.client(what).await?;
         let response = client.send(request.map(Body::from)).await;
-        response.map_err(|error| self.away(what, &error))
+        response.map_err(|error| match error {
+            // What is wrapped says it all.
+            ::kube::Error::Service(error) => self.away(what, &*error),
+            error => self.away(what, &error),
+        })
     }
 
     /// The client in use, or a new one.

@@ -242,7 +242,7 @@ async fn waiting_ends_with_the_caller_and_is_bounded() {
     eventually("it waits", || node.held() == 1.0 && api.watches() == 1).await;
     let reply = node.run("web-2", &wants, "4M").await.reply().await.unwrap();
     assert_eq!(reply.code(), "8");
-    assert!(words(&reply).contains("1 pods wait for Services already (links.maxHeld)"), "{reply:?}");
+    assert!(words(&reply).contains("no more than 1 pods may wait at once (links.maxHeld)"), "{reply:?}");
     assert_eq!(node.refused("full"), 1.0);
 
     drop(first);
@@ -464,7 +464,7 @@ async fn people_see_who_uses_and_who_waits() {
     assert!(text.contains("redis (web: P_)") && text.contains("waiting for "), "{text}");
     let status = crisp().args(["status", "--admin-listen", &admin]).output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
-    assert!(status.contains("1 pods wait for Services"), "{status}");
+    assert!(status.contains("pods that wait for Services: 1"), "{status}");
 
     // Who waits does not hold up a restart.
     running.signal(Signal::TERM);
