@@ -64,7 +64,11 @@ impl Bodies {
         let dir = self.dir.clone();
         let known = self.known()?;
         if known.files.contains_key(&name) {
-            return Ok(Put::Kept);
+            // It is young again: the container that it belonged to so far may be just about to go.
+            match fs::File::options().write(true).open(dir.join(&name)) {
+                Ok(file) => return file.set_modified(SystemTime::now()).map(|()| Put::Kept),
+                Err(_) => known.remove(&name),
+            }
         }
         if known.bytes.saturating_add(body.len() as u64) > most || known.files.len() >= MAX_FILES {
             return Ok(Put::Full);
@@ -188,6 +192,8 @@ mod tests {
         let (a, b) = (digest_of(b"aaaa"), digest_of(b"bbbb"));
         assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept);
         assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept, "twice is once");
+        fs::remove_file(dir.path().join(DIRECTORY).join(name_of(&a).unwrap())).unwrap();
+        assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept, "and what somebody removed is written again");
         assert_eq!(bodies.put(&b, b"bbbb").unwrap(), Put::Kept);
         assert_eq!(bodies.put(&digest_of(b"ccc"), b"ccc").unwrap(), Put::Full);
         assert_eq!(bodies.get(&a).unwrap(), b"aaaa");

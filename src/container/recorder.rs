@@ -35,7 +35,7 @@ const NO_LONGER: usize = 200;
 const SMALL: usize = 64 << 10;
 
 /// How long a call waits for a record that is made in the background.
-const PATIENCE: Duration = Duration::from_millis(250);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How many bodies may wait to be written.
 const BODIES: usize = 16;
@@ -84,7 +84,7 @@ struct Shared {
 /// What is to be done with bodies.
 #[derive(Debug)]
 enum Body {
-    Put(String, Vec<u8>),
+    Put(String),
     /// Those that these labels refer to are still needed.
     Retain(Vec<Bytes>),
 }
@@ -136,19 +136,19 @@ impl Recorder {
     /// The label for a container to be created, at once. `Err`: there is none, and the container is created without.
     /// `None`: the request is long, and [`Recorder::label_of_large`] has to be waited for.
     pub fn label(&self, request: &Bytes) -> Option<Result<String, Error>> {
-        (request.len() <= SMALL).then(|| self.make(request))
+        (request.len() <= SMALL).then(|| self.settle(self.make(request)))
     }
 
     /// The label for a container with a long request, made elsewhere.
     pub fn label_of_large(&self, request: &Bytes) -> BoxFuture<'static, Result<String, Error>> {
-        let (recorder, request) = (self.clone(), request.clone());
+        let (recorder, maker, request) = (self.clone(), self.clone(), request.clone());
         Box::pin(async move {
-            let background = recorder.0.background.clone();
-            let made = background.spawn_blocking(move || recorder.make(&request));
-            match tokio::time::timeout(PATIENCE, made).await {
-                Ok(Ok(label)) => label,
+            let made = recorder.0.background.spawn_blocking(move || maker.make(&request));
+            let made = match tokio::time::timeout(PATIENCE, made).await {
+                Ok(Ok(made)) => made,
                 _ => Err(Error::new(Kind::Internal, Origin::Crisp, "the record takes too long")),
-            }
+            };
+            recorder.settle(made)
         })
     }
 
@@ -189,14 +189,8 @@ impl Recorder {
         self.0.history.close().await;
     }
 
-    fn make(&self, request: &Bytes) -> Result<String, Error> {
-        let made = self.try_make(request);
-        let form = made.as_ref().map_or(Form::None, |(_, form)| *form);
-        self.0.metrics.containers.recorded(form);
-        made.map(|(label, _)| label)
-    }
-
-    fn try_make(&self, request: &Bytes) -> Result<(String, Form), Error> {
+    /// The label, and the record itself if that is not in it. Only CPU.
+    fn make(&self, request: &Bytes) -> Result<(String, Option<String>), Error> {
         let Shared { settings, budget, .. } = &*self.0;
         let spent = budget.now();
         // Digests are small, but there can be many.
@@ -207,15 +201,26 @@ impl Recorder {
         let record = Record::of(request, keys.current(), settings.clear_args)?;
         let left = settings.inline_budget.saturating_sub(spent).saturating_sub(LABEL.len() as u64);
         let inline = usize::try_from(left).unwrap_or(usize::MAX).max(NO_LONGER).min(settings.max_inline);
-        let (text, body) = record::label(&record, Some(inline));
+        Ok(record::label(&record, Some(inline)))
+    }
+
+    /// Counts a label that goes out, and has its record written if that is not in it.
+    fn settle(&self, made: Result<(String, Option<String>), Error>) -> Result<String, Error> {
+        let Shared { settings, budget, metrics, .. } = &*self.0;
+        let form = match &made {
+            Ok((_, None)) => Form::Inline,
+            Ok((_, Some(_))) => Form::Digest,
+            Err(_) => Form::None,
+        };
+        metrics.containers.recorded(form);
+        let (text, body) = made?;
         budget.add((LABEL.len() + text.len()) as u64);
-        let Some(body) = body else { return Ok((text, Form::Inline)) };
-        if body.len() <= settings.max_body
-            && self.0.bodies.try_send(Body::Put(record::digest(body.as_bytes()), body.into())).is_err()
+        if let Some(body) = body.filter(|body| body.len() <= settings.max_body)
+            && self.0.bodies.try_send(Body::Put(body)).is_err()
         {
             tracing::debug!("too many records wait to be written; one is left out");
         }
-        Ok((text, Form::Digest))
+        Ok(text)
     }
 }
 
@@ -255,7 +260,7 @@ async fn keep_bodies(mut received: mpsc::Receiver<Body>, bodies: Arc<Mutex<Bodie
         let done = tokio::task::spawn_blocking(move || {
             let mut bodies = bodies.lock().unwrap_or_else(PoisonError::into_inner);
             match body {
-                Body::Put(digest, body) => bodies.put(&digest, &body),
+                Body::Put(body) => bodies.put(&record::digest(body.as_bytes()), body.as_bytes()),
                 Body::Retain(labels) => {
                     let digests: HashSet<String> =
                         labels.iter().filter_map(|label| digest_in(label)).collect();

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tonic::Code;
 
-use self::strip::{Census, Place, asks_for_all};
+use self::strip::{Census, Place, asks_for_all, may_hold_record};
 use crate::container::record::LABEL;
 use crate::container::recorder::Recorder;
 use crate::cri::plan::{First, OnEnd, OnReply, Step};
@@ -116,11 +116,14 @@ impl Records {
             if is_list {
                 metrics.listed(method, count(message, [1]).map_err(unreadable)?);
             }
+            if !may_hold_record(message) {
+                return Ok(Patch::new());
+            }
             if let Some(census) = &census {
                 let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
                 census.add(message).map_err(unreadable)?;
             }
-            Ok(place.strip(message))
+            Ok(place.strip())
         };
         forward.reply.push(step(OnReply::Map(Box::new(map))));
         Ok(())

@@ -54,26 +54,20 @@ impl Place {
         Some(Self { path, labels })
     }
 
-    /// The change that takes every record out of a message. Without one there is nothing to change.
-    pub(super) fn strip(self, message: &[u8]) -> Patch {
-        if !may_hold_record(message) {
-            return Patch::new();
-        }
+    /// The change that takes every record out of a message that may hold one.
+    pub(super) fn strip(self) -> Patch {
         match self.path.split_first() {
             None => Patch::new().remove_entry([self.labels], LABEL),
             Some((&field, path)) => {
                 let inner = Self { path, ..self };
-                Patch::new().each([field], move |element| {
-                    let patch = inner.strip(element);
-                    (!patch.is_empty()).then_some(patch)
-                })
+                Patch::new().each([field], move |element| may_hold_record(element).then(|| inner.strip()))
             }
         }
     }
 }
 
 /// Whether the label's key is in there. It may still be somebody's text.
-fn may_hold_record(message: &[u8]) -> bool {
+pub(super) fn may_hold_record(message: &[u8]) -> bool {
     KEY.find(message).is_some()
 }
 
@@ -82,9 +76,6 @@ fn may_hold_record(message: &[u8]) -> bool {
 impl Census {
     /// Adds the records in a list of containers, or in one message of a stream of them.
     pub(super) fn add(&mut self, message: &Bytes) -> Result<(), wire::Error> {
-        if !may_hold_record(message) {
-            return Ok(());
-        }
         for field in fields(message) {
             let field = field?;
             if let (1, Value::Len(container)) = (field.number, field.value)
