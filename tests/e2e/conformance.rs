@@ -80,6 +80,8 @@ fn compare(name: &str, kind: Kind) {
         "{version}: passes directly, but not through crisp: {lost:#?}\n{}",
         crisp.log_tail()
     );
+    // critest is not the kubelet, whose hashes are the ones to be compared.
+    assert_eq!(crisp.metric("crisp_hash_shield_refuted"), 0, "{}", crisp.log_tail());
 }
 
 /// Runs each spec that differs alone, both ways, before it counts as lost: some are flaky on a loaded machine.

@@ -34,6 +34,7 @@ mod references;
 mod registry;
 mod report;
 mod restarts;
+mod service_links;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "shared with the quick tests, which use more of it")]
 mod support;

@@ -133,6 +133,16 @@ impl Member {
         assert!(told.is_some(), "the containers of {pod} were not restarted {restarts} times: {last:#}");
     }
 
+    /// Waits until the owner of a pod can read in an Event what crisp has done or waits for.
+    pub(crate) fn wait_event(&self, pod: &str) -> Value {
+        let mut last = Vec::new();
+        let told = wait::try_until(Duration::from_secs(30), || {
+            last = self.cluster.events(&self.namespace, pod);
+            last.iter().find(|event| event["source"]["component"] == "crisp").cloned()
+        });
+        told.unwrap_or_else(|| panic!("no Event of crisp's on {pod}: {last:#?}"))
+    }
+
     /// Waits until the kubelet has looked at each of these pods so often since it started.
     pub(crate) fn wait_rounds(&self, pods: &[&str], rounds: usize) {
         let pods: Vec<_> = pods.iter().map(|pod| format!("{}/{pod}", self.namespace)).collect();

@@ -1,7 +1,5 @@
 //! crisp tells why a container was made again, of real containers in real pods.
 
-use std::time::Duration;
-
 use k8s_cri::v1::{ListPodSandboxRequest, PodSandboxFilter, PodSandboxStatusRequest};
 use serde_json::{Value, json};
 
@@ -80,19 +78,6 @@ impl Member {
             last["restarts"].as_array().filter(|all| all.len() == 1).map(|all| all[0].clone())
         });
         told.unwrap_or_else(|| panic!("of {pod} crisp tells {last:#}\n{}", crisp.log_tail()))
-    }
-
-    /// Waits until the owner of the pod can read of it, too.
-    fn wait_event(&self, pod: &str) {
-        let mut last = Vec::new();
-        let told = wait::try_until(Duration::from_secs(30), || {
-            last = self.cluster.events(&self.namespace, pod);
-            let by = |event: &Value| {
-                [&event["reportingComponent"], &event["source"]["component"]].map(Value::clone)
-            };
-            last.iter().find(|event| by(event).contains(&json!("crisp"))).map(drop)
-        });
-        assert!(told.is_some(), "no Event of crisp's on {pod}: {last:#?}");
     }
 
     /// Ends the process that holds a pod together, behind the kubelet's back.

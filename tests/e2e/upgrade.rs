@@ -46,7 +46,8 @@ fn an_upgrade_kills_nothing_through_crisp_and_everything_without() {
 
     member.kubelet.stop();
     member.edit_image("edited", "offline", ANOTHER);
-    let kubeconfig = member.cluster.kubeconfig_file(User::Crisp);
+    // With the kubelet's own rights.
+    let kubeconfig = member.cluster.kubeconfig_file(User::Node(member.kubelet.node()));
     let options = ["--kubeconfig", &kubeconfig, "--node-name", member.kubelet.node()];
     let mut crisp = Crisp::start_with(&member.node.endpoint(), &options);
     member.kubelet.start_again(&crisp.endpoint());

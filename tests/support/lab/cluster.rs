@@ -31,6 +31,9 @@ const API_SERVER: &str = "kube-apiserver-1.36.3";
 /// The addresses of Services. Nobody routes to them.
 const SERVICES: &str = "10.0.0.0/16";
 
+/// How many nodes a cluster may have in its life. Their tokens are there from the start.
+const MAX_NODES: usize = 100;
+
 /// An API server takes 5 to 10 s on a free machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -55,7 +58,7 @@ pub(crate) enum User<'a> {
     Admin,
     /// The kubelet of a node.
     Node(&'a str),
-    /// crisp, on any node.
+    /// crisp, on any node, where it does not use what the kubelet has.
     Crisp,
 }
 
@@ -122,35 +125,28 @@ impl Cluster {
 
     /// A name for a node that no other node of this cluster has.
     pub(crate) fn new_node_name(&self) -> String {
-        format!("node-{}", self.nodes.fetch_add(1, Ordering::Relaxed))
+        let number = self.nodes.fetch_add(1, Ordering::Relaxed);
+        assert!(number < MAX_NODES, "no more tokens");
+        node_name(number)
     }
 
     /// What tells a program how to get here, and who it is.
     pub(crate) fn kubeconfig(&self, user: User<'_>) -> Value {
         let roots = fs::read(self.scratch.join("pki/apiserver.crt")).expect("the API server's certificate");
         let server = format!("https://127.0.0.1:{}", self.port);
-        let mut who = json!({"token": user.token()});
-        if let User::Node(name) = user {
-            // One token serves all kubelets.
-            who = json!({"token": User::Admin.token(), "as": format!("system:node:{name}"), "as-groups": ["system:nodes"]});
-        }
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "lab",
             "clusters": [{"name": "lab", "cluster": {
                 "server": server, "certificate-authority-data": STANDARD.encode(roots)}}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
-            "users": [{"name": "lab", "user": who}],
+            "users": [{"name": "lab", "user": {"token": user.token()}}],
         })
     }
 
     /// The same as a file, which goes with the cluster.
     pub(crate) fn kubeconfig_file(&self, user: User<'_>) -> String {
-        let name = match user {
-            User::Admin => "admin.kubeconfig".to_owned(),
-            User::Node(node) => format!("{node}.kubeconfig"),
-            User::Crisp => "crisp.kubeconfig".to_owned(),
-        };
-        let file = self.scratch.write(&name, &self.kubeconfig(user).to_string());
+        let file = format!("{}.kubeconfig", user.token());
+        let file = self.scratch.write(&file, &self.kubeconfig(user).to_string());
         file.to_str().expect("a plain path").to_owned()
     }
 
@@ -263,35 +259,33 @@ impl Cluster {
         self.api = Some(Process::start(API_SERVER, command, &self.scratch.join("apiserver.log")));
     }
 
-    /// Also waits for what the API server itself makes at its first start, among it the Service `kubernetes`.
+    /// Also waits for what the API server itself makes at its first start, among it the Service `kubernetes` and
+    /// namespaces.
     fn wait_ready(&mut self) {
         let ready = wait::try_until(LIMIT, || {
             if self.api.as_mut().expect("a process").ended().is_some() {
                 return Some(false);
             }
             let (status, _) = self.ask(Method::GET, "/readyz", "application/json", String::new())?;
-            self.get("/api/v1/namespaces/default/services/kubernetes")?;
+            for path in ["default/services/kubernetes", "kube-system"] {
+                self.get(&format!("/api/v1/namespaces/{path}"))?;
+            }
             (status == StatusCode::OK).then_some(true)
         });
         assert!(ready == Some(true), "{API_SERVER} does not start\n{}", self.log_tail());
     }
 
-    /// What crisp's documentation says it needs, and nothing else.
+    /// Gives crisp the rights that it comes with, and no others.
     fn allow_crisp(&self) {
-        let group = "rbac.authorization.k8s.io";
-        let rules = json!([
-            {"apiGroups": [""], "resources": ["pods", "services"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-            {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-        ]);
-        let path = format!("/apis/{group}/v1");
-        self.create(&format!("{path}/clusterroles"), &json!({"metadata": {"name": "crisp"}, "rules": rules}));
-        let binding = json!({
-            "metadata": {"name": "crisp"},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "crisp"},
-            "subjects": [{"apiGroup": group, "kind": "User", "name": "crisp"}],
-        });
-        self.create(&format!("{path}/clusterrolebindings"), &binding);
+        for text in include_str!("../../../deploy/node/rbac.yaml").split("\n---\n") {
+            let object: Value = serde_norway::from_str(text).expect("YAML");
+            let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
+            let path = match object["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!("/api/v1/namespaces/{namespace}/{kind}s"),
+                None => format!("/apis/rbac.authorization.k8s.io/v1/{kind}s"),
+            };
+            self.create(&path, &object);
+        }
     }
 
     fn log_tail(&self) -> String {
@@ -311,10 +305,11 @@ impl Drop for Cluster {
 // === impl User ===
 
 impl User<'_> {
-    fn token(self) -> &'static str {
+    fn token(self) -> String {
         match self {
-            Self::Admin | Self::Node(_) => "of-the-admin",
-            Self::Crisp => "of-crisp",
+            Self::Admin => "of-admin".to_owned(),
+            Self::Node(name) => format!("of-{name}"),
+            Self::Crisp => "of-crisp".to_owned(),
         }
     }
 }
@@ -324,9 +319,24 @@ pub(crate) fn pod_path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods/{name}")
 }
 
-/// Token, user, ID of the user, groups.
+/// Token, user, ID of the user, group.
 fn tokens() -> String {
-    format!("{},admin,admin,system:masters\n{},crisp,crisp\n", User::Admin.token(), User::Crisp.token())
+    let fixed = [
+        (User::Admin.token(), "admin".to_owned(), "system:masters"),
+        (User::Crisp.token(), "system:serviceaccount:kube-system:crisp".to_owned(), "system:serviceaccounts"),
+    ];
+    let nodes = (0..MAX_NODES)
+        .map(node_name)
+        .map(|name| (User::Node(&name).token(), format!("system:node:{name}"), "system:nodes"));
+    fixed
+        .into_iter()
+        .chain(nodes)
+        .map(|(token, user, group)| format!("{token},{user},{user},{group}\n"))
+        .collect()
+}
+
+fn node_name(number: usize) -> String {
+    format!("node-{number}")
 }
 
 fn start_etcd(scratch: &Scratch, for_clients: &str, for_peers: &str) -> Process {
