@@ -260,7 +260,7 @@ impl Metrics {
         self.list_entries.get_or_create(&MethodLabel { method: method.name() }).inc_by(entries);
     }
 
-    /// Counts a feature's failure; `step` is `request`, `reply` or `plan`.
+    /// Counts a feature's failure; `step` is `plan`, `first`, `request` or `reply`.
     pub fn intercept_failed(&self, feature: &'static str, step: &'static str) {
         self.intercept_failures.get_or_create(&FailureLabels { feature, step }).inc();
     }

@@ -6,6 +6,7 @@ use k8s_cri::v1::{Container, ContainerState};
 use serde::Deserialize;
 
 use crate::container::hash;
+use crate::container::record::LABEL;
 
 /// The label by which the kubelet says whose a container is.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
@@ -91,8 +92,10 @@ pub fn judge(container: &Container, pods: &Pods) -> Verdict {
 }
 
 fn recorded_image(container: &Container) -> Option<String> {
-    let record = container.labels.get("io.kubernetes.container.spec")?;
-    serde_json::from_str::<MadeFrom>(record).ok()?.image.filter(|image| !image.is_empty())
+    let record = container.labels.get(LABEL)?;
+    // Who did not say the user's name of the image left only its ID, which is in no pod.
+    let is_name = |image: &String| !image.is_empty() && !image.starts_with("sha256:");
+    serde_json::from_str::<MadeFrom>(record).ok()?.image.filter(is_name)
 }
 
 // === impl Pods ===
@@ -119,7 +122,7 @@ mod tests {
             (POD_UID.to_owned(), "uid".to_owned()),
             (CONTAINER_NAME.to_owned(), "main".to_owned()),
         ]);
-        labels.extend(record.map(|text| ("io.kubernetes.container.spec".to_owned(), text.to_owned())));
+        labels.extend(record.map(|text| (LABEL.to_owned(), text.to_owned())));
         Container {
             id: "c1".into(),
             state: ContainerState::ContainerRunning.into(),
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn what_nobody_knows_stays_unknown() {
         assert_eq!(judge(&container("deadbeef", None), &Pods::default()), Verdict::Unknown);
-        for hostile in ["", "{", "[]", "{\"image\":7}", "{\"image\":\"\"}"] {
+        for hostile in ["", "{", "[]", "{\"image\":7}", "{\"image\":\"\"}", "{\"image\":\"sha256:1\"}"] {
             assert_eq!(judge(&container("deadbeef", Some(hostile)), &Pods::default()), Verdict::Unknown);
         }
     }

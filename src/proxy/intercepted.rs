@@ -73,11 +73,11 @@ pub(super) async fn run(
                 };
                 match brought {
                     Ok(patch) => changes.push(Step { feature, policy, action: patch }),
+                    // To refuse is what it was waited for, and no failure of the feature.
+                    Err(refusal) if policy == Policy::Closed => return downstream.fail(&refusal),
                     Err(error) => {
                         let metrics = downstream.observation.metrics();
-                        if let Some(refusal) = failure(error, feature, policy, "first", metrics) {
-                            return downstream.fail(&refusal);
-                        }
+                        failure(error, feature, policy, "first", metrics);
                     }
                 }
             }
