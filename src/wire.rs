@@ -35,7 +35,7 @@ pub mod patch;
 pub mod scan;
 
 pub use patch::{Literal, Patch, Scalar};
-pub use scan::{Counter, Field, Fields, Value, count, entry, fields, last};
+pub use scan::{Counter, Field, Fields, Value, count, entry, entry_key, fields, last};
 
 /// How deep messages and groups may be nested, as in the decoders of C++ and prost.
 pub const MAX_DEPTH: usize = 100;

@@ -16,12 +16,13 @@
 
 mod strip;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tonic::Code;
 
-use self::strip::{Census, Place, asks_for_all, may_hold_record};
+use self::strip::{Place, Taken, asks_for_all, may_hold_record, records_in};
 use crate::container::record::LABEL;
 use crate::container::recorder::Recorder;
 use crate::cri::plan::{First, OnEnd, OnReply, Step};
@@ -97,16 +98,17 @@ impl Records {
     /// Takes the records out of the messages of a reply.
     fn strip(&self, place: Place, call: &Call, forward: &mut Forward) -> Result<(), Error> {
         let is_list = matches!(call.method, Method::LIST_CONTAINERS | Method::STREAM_CONTAINERS);
-        let mut census = None;
+        let (taken, mut labels) = (Taken::default(), None);
         if is_list && asks_for_all(&call.message).map_err(unreadable)? {
-            let all = Arc::new(Mutex::new(Census::default()));
-            census = Some(all.clone());
-            let (recorder, mark, wanted) =
-                (self.recorder.clone(), self.recorder.mark(), self.recorder.wants_labels());
+            let wanted = self.recorder.wants_labels().then(|| Arc::new(Mutex::new(Vec::new())));
+            labels = wanted.clone();
+            let (recorder, mark, taken) = (self.recorder.clone(), self.recorder.mark(), taken.clone());
             forward.end.push(OnEnd(Box::new(move |code| {
                 if code == Code::Ok {
-                    let all = std::mem::take(&mut *all.lock().unwrap_or_else(PoisonError::into_inner));
-                    recorder.listed(mark, all.bytes, wanted.then_some(all.labels));
+                    let labels = wanted.map(|labels| {
+                        std::mem::take(&mut *labels.lock().unwrap_or_else(PoisonError::into_inner))
+                    });
+                    recorder.listed(mark, taken.load(Ordering::Relaxed), labels);
                 }
             })));
         }
@@ -119,11 +121,11 @@ impl Records {
             if !may_hold_record(message) {
                 return Ok(Patch::new());
             }
-            if let Some(census) = &census {
-                let mut census = census.lock().unwrap_or_else(PoisonError::into_inner);
-                census.add(message).map_err(unreadable)?;
+            if let Some(labels) = &labels {
+                let found = records_in(message).map_err(unreadable)?;
+                labels.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
             }
-            Ok(place.strip())
+            Ok(place.strip(&taken))
         };
         forward.reply.push(step(OnReply::Map(Box::new(map))));
         Ok(())

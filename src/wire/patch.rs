@@ -84,6 +84,7 @@ enum Action {
     SetEntry(Bytes, Literal),
     RemoveEntry(Bytes),
     Each(Func<Change>),
+    Replace(Func<Replacement>),
 }
 
 /// Whether an element stays.
@@ -94,6 +95,9 @@ type KeepScalar = dyn Fn(u64) -> bool + Send + Sync;
 
 /// What is to be changed in an element.
 type Change = dyn Fn(&[u8]) -> Option<Patch> + Send + Sync;
+
+/// What takes the place of an element, if anything does.
+type Replacement = dyn Fn(&[u8]) -> Result<Option<Bytes>, Error> + Send + Sync;
 
 /// A closure that can be cloned and printed.
 struct Func<F: ?Sized>(Arc<F>);
@@ -169,6 +173,16 @@ impl Patch {
         self.op(path, Action::Each(Func(Arc::new(patch))))
     }
 
+    /// Replaces elements of a repeated string, bytes or message: `change` sees the bytes of each, as earlier changes left
+    /// them, and gives back those that take their place. For long lists that is quicker than [`Patch::each`].
+    pub fn replace(
+        self,
+        path: impl AsRef<[u32]>,
+        change: impl Fn(&[u8]) -> Result<Option<Bytes>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.op(path, Action::Replace(Func(Arc::new(change))))
+    }
+
     /// Carries out `patch` inside of the singular message at `path`.
     pub fn within(mut self, path: impl AsRef<[u32]>, patch: Patch) -> Self {
         self.ops.extend(
@@ -239,6 +253,7 @@ impl Op {
                 node.visit(parents, &mut |node| node.retain_scalars(leaf, *scalar, &*keep.0))
             }
             Action::Each(patch) => node.visit(parents, &mut |node| node.each(leaf, &*patch.0)),
+            Action::Replace(change) => node.visit(parents, &mut |node| node.replace(leaf, &*change.0)),
             Action::Append(element) => {
                 node.last(parents)?.push(leaf, element.clone());
                 Ok(())

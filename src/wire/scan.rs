@@ -98,7 +98,7 @@ pub fn entry(message: &[u8], path: impl AsRef<[u32]>, key: impl AsRef<[u8]>) -> 
 }
 
 /// The key of a map entry; an absent one is the empty string.
-pub(super) fn entry_key(entry: &[u8]) -> Result<&[u8], Error> {
+pub fn entry_key(entry: &[u8]) -> Result<&[u8], Error> {
     last_bytes(entry, 1)
 }
 

@@ -3,14 +3,15 @@
 //! Messages are large and come often, and most of what they hold is none of our business: a search for the label's key
 //! tells whether there is anything to do at all, and only the containers that have it are looked into.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use crate::container::record::LABEL;
 use crate::cri::Method;
-use crate::wire::{self, Patch, Value, entry, fields};
+use crate::wire::{self, Patch, Value, entry, entry_key, fields};
 
 /// Where the labels of containers are in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,14 +22,8 @@ pub(super) struct Place {
     labels: u32,
 }
 
-/// What an unfiltered list tells of the records on the node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Census {
-    /// What their labels take.
-    pub(super) bytes: u64,
-    /// The labels.
-    pub(super) labels: Vec<Bytes>,
-}
+/// What records took that were taken out, in bytes.
+pub(super) type Taken = Arc<AtomicU64>;
 
 static KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(LABEL));
 
@@ -55,15 +50,45 @@ impl Place {
     }
 
     /// The change that takes every record out of a message that may hold one.
-    pub(super) fn strip(self) -> Patch {
-        match self.path.split_first() {
-            None => Patch::new().remove_entry([self.labels], LABEL),
-            Some((&field, path)) => {
-                let inner = Self { path, ..self };
-                Patch::new().each([field], move |element| may_hold_record(element).then(|| inner.strip()))
+    pub(super) fn strip(self, taken: &Taken) -> Patch {
+        let (labels, taken) = (self.labels, taken.clone());
+        match self.path {
+            [] => Patch::new().remove_entry([labels], LABEL),
+            // Lists have hundreds of them.
+            [containers] => Patch::new()
+                .replace([*containers], move |container| without_record(container, labels, &taken)),
+            [field, path @ ..] => {
+                let inner = Self { path, labels };
+                Patch::new()
+                    .each([*field], move |element| may_hold_record(element).then(|| inner.strip(&taken)))
             }
         }
     }
+}
+
+/// A container without its record; nothing if it has none.
+fn without_record(container: &[u8], labels: u32, taken: &AtomicU64) -> Result<Option<Bytes>, wire::Error> {
+    let mut without: Option<Vec<u8>> = None;
+    // Up to where it has been looked at, and from where on it still is to be copied.
+    let (mut end, mut start) = (0, 0);
+    for field in fields(container) {
+        let field = field?;
+        let begin = end;
+        end += field.raw.len();
+        if field.number == labels
+            && let Value::Len(label) = field.value
+            && entry_key(label)? == LABEL.as_bytes()
+        {
+            taken.fetch_add(field.raw.len() as u64, Ordering::Relaxed);
+            let copy = without.get_or_insert_with(|| Vec::with_capacity(container.len() - field.raw.len()));
+            copy.extend_from_slice(container.get(start..begin).unwrap_or_default());
+            start = end;
+        }
+    }
+    Ok(without.map(|mut without| {
+        without.extend_from_slice(container.get(start..).unwrap_or_default());
+        without.into()
+    }))
 }
 
 /// Whether the label's key is in there. It may still be somebody's text.
@@ -71,22 +96,18 @@ pub(super) fn may_hold_record(message: &[u8]) -> bool {
     KEY.find(message).is_some()
 }
 
-// === impl Census ===
-
-impl Census {
-    /// Adds the records in a list of containers, or in one message of a stream of them.
-    pub(super) fn add(&mut self, message: &Bytes) -> Result<(), wire::Error> {
-        for field in fields(message) {
-            let field = field?;
-            if let (1, Value::Len(container)) = (field.number, field.value)
-                && let Some(label) = entry(container, [8], LABEL)?
-            {
-                self.bytes += (LABEL.len() + label.len()) as u64;
-                self.labels.push(message.slice_ref(label));
-            }
+/// The records in a list of containers, or in one message of a stream of them.
+pub(super) fn records_in(message: &Bytes) -> Result<Vec<Bytes>, wire::Error> {
+    let mut records = Vec::new();
+    for field in fields(message) {
+        let field = field?;
+        if let (1, Value::Len(container)) = (field.number, field.value)
+            && let Some(label) = entry(container, [8], LABEL)?
+        {
+            records.push(message.slice_ref(label));
         }
-        Ok(())
     }
+    Ok(records)
 }
 
 /// Whether a request for a list asks for all containers there are.

@@ -398,3 +398,21 @@ fn a_list_is_patched_by_element() {
     assert_eq!(apply(pin, message), b"\x0a\x05\x0a\x01a\x40\x01\x0a\x03\x0a\x01b");
     assert_eq!(entry(b"", [1], "k"), Ok(None));
 }
+
+#[test]
+fn elements_are_replaced_and_all_else_stays() {
+    let message = Bytes::from_static(b"\x22\x01a\x10\x05\x22\x01b\x0a\x06\x22\x01a\x22\x01c");
+    let replace = |path: &[u32]| {
+        Patch::new().replace(path, |text| Ok((text == b"a").then(|| Bytes::from_static(b"long"))))
+    };
+    let changed = replace(&[4]).apply(&message).unwrap();
+    assert_eq!(changed, &b"\x22\x04long\x10\x05\x22\x01b\x0a\x06\x22\x01a\x22\x01c"[..]);
+    let inside = replace(&[1, 4]).apply(&message).unwrap();
+    assert_eq!(inside, &b"\x22\x01a\x10\x05\x22\x01b\x0a\x09\x22\x04long\x22\x01c"[..]);
+    let same = Patch::new().replace([4], |text| Ok(Some(Bytes::copy_from_slice(text))));
+    assert_eq!(same.apply(&message).unwrap().as_ptr(), message.as_ptr());
+    let none = Patch::new().replace([4], |_| Ok(None));
+    assert_eq!(none.apply(&message).unwrap().as_ptr(), message.as_ptr());
+    let broken = Patch::new().replace([4], |_| Err(Error::Truncated));
+    assert_eq!(broken.apply(&message), Err(Error::Truncated));
+}

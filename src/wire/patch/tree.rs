@@ -171,6 +171,24 @@ impl Node {
         Ok(())
     }
 
+    /// Puts what `change` gives back in the place of each length-delimited field with this number.
+    pub(super) fn replace(
+        &mut self,
+        number: u32,
+        change: &dyn Fn(&[u8]) -> Result<Option<Bytes>, Error>,
+    ) -> Result<(), Error> {
+        for part in self.parts.iter_mut().filter(|part| part.is(number, WireType::Len)) {
+            let payload = part.payload(&self.content);
+            if let Some(new) = change(&payload)?
+                && *new != *payload
+            {
+                part.edit = Edit::Put(Box::new(Literal::Len(new)));
+                self.changed = true;
+            }
+        }
+        Ok(())
+    }
+
     /// Sets the singular field `number` of the message at `path`.
     pub(super) fn set(&mut self, path: &[u32], number: u32, value: &Literal) -> Result<(), Error> {
         let mut done = false;

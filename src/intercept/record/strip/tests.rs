@@ -78,7 +78,8 @@ proptest! {
     ) {
         let place = Place::of(method).unwrap();
         let message = |with| self::message(place, &containers, with);
-        let stripped = place.strip().apply(&message(true)).unwrap();
+        let taken = Taken::default();
+        let stripped = place.strip(&taken).apply(&message(true)).unwrap();
         prop_assert_eq!(&stripped, &message(false));
         prop_assert!(may_hold_record(&message(true)) || stripped == message(true));
     }
@@ -87,23 +88,22 @@ proptest! {
     #[test]
     fn no_message_breaks_it(before in vec(any::<u8>(), 0..50), after in vec(any::<u8>(), 0..50)) {
         let bytes: Bytes = [&before, LABEL.as_bytes(), &after].concat().into();
-        let _ = Place::of(Method::LIST_CONTAINERS).unwrap().strip().apply(&bytes);
-        let _ = Census::default().add(&bytes);
+        let _ = Place::of(Method::LIST_CONTAINERS).unwrap().strip(&Taken::default()).apply(&bytes);
+        let _ = records_in(&bytes);
         let _ = asks_for_all(&bytes);
     }
 }
 
 #[test]
-fn a_census_counts_what_labels_take() {
+fn what_labels_take_is_counted() {
     let place = Place::of(Method::LIST_CONTAINERS).unwrap();
     let record = |text: &str| Part::Label(LABEL.into(), text.into());
     let containers =
         [vec![record("one")], vec![], vec![Part::Label("a".into(), LABEL.into()), record("three")]];
-    let mut census = Census::default();
-    census.add(&message(place, &containers, true)).unwrap();
-    census.add(&message(place, &containers, false)).unwrap();
-    assert_eq!(census.bytes, 2 * LABEL.len() as u64 + 8);
-    assert_eq!(census.labels, ["one", "three"]);
+    let (message, taken) = (message(place, &containers, true), Taken::default());
+    assert_eq!(records_in(&message).unwrap(), ["one", "three"]);
+    let stripped = place.strip(&taken).apply(&message).unwrap();
+    assert_eq!(taken.load(Ordering::Relaxed), (message.len() - stripped.len()) as u64);
 }
 
 #[test]
