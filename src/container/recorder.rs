@@ -262,8 +262,7 @@ async fn keep_bodies(mut received: mpsc::Receiver<Body>, bodies: Arc<Mutex<Bodie
             match body {
                 Body::Put(body) => bodies.put(&record::digest(body.as_bytes()), body.as_bytes()),
                 Body::Retain(labels) => {
-                    let digests: HashSet<String> =
-                        labels.iter().filter_map(|label| digest_in(label)).collect();
+                    let digests: HashSet<String> = labels.iter().filter_map(digest_in).collect();
                     bodies.retain(&digests, SystemTime::now()).map(|_| Put::Kept)
                 }
             }

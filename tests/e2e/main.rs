@@ -23,9 +23,6 @@ mod pulls;
 mod pulls_through_crisp;
 #[path = "../support/pulls_under_leases.rs"]
 mod pulls_under_leases;
-#[path = "../support/random.rs"]
-#[expect(dead_code, reason = "shared with the quick tests, which use more of it")]
-mod random;
 mod records;
 #[path = "../support/records_through_crisp.rs"]
 mod records_through_crisp;

@@ -8,8 +8,8 @@ use crisp::image::Reference;
 use serde::Deserialize;
 
 use crate::lab::{parts, process};
-use crate::random::Random;
 use crate::report;
+use crate::support::random::Random;
 
 const PEER: &str = "reference-0.6.0";
 const NAMES: usize = 200_000;

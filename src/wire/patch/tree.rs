@@ -172,11 +172,7 @@ impl Node {
     }
 
     /// Puts what `change` gives back in the place of each length-delimited field with this number.
-    pub(super) fn replace(
-        &mut self,
-        number: u32,
-        change: &dyn Fn(&[u8]) -> Result<Option<Bytes>, Error>,
-    ) -> Result<(), Error> {
+    pub(super) fn replace(&mut self, number: u32, change: &super::Replacement) -> Result<(), Error> {
         for part in self.parts.iter_mut().filter(|part| part.is(number, WireType::Len)) {
             let payload = part.payload(&self.content);
             if let Some(new) = change(&payload)?
