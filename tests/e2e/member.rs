@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::lab::client::Cri;
 use crate::lab::cluster::{Cluster, PEERS, User};
-use crate::lab::containerd::Containerd;
 use crate::lab::crisp::Crisp;
 use crate::lab::kubelet::Kubelet;
-use crate::lab::node::Kind;
-use crate::lab::parts::{self, peer_dir};
+use crate::lab::node::{Kind, Node};
+use crate::lab::parts;
 use crate::lab::wait;
 
-const RUNTIME: &str = "containerd-2.4.2";
+/// The runtime that CI has time for.
+pub(crate) const NEWEST: Kind = Kind::Containerd("containerd-2.4.2");
 const KUBELET: &str = "kubelet-1.36.3";
 
 /// Pods start within seconds, but the kubelet tries again after at most 15 s when a call for one failed.
@@ -25,7 +25,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// The order of the fields is that in which they go.
 pub(crate) struct Member {
     pub(crate) kubelet: Kubelet,
-    pub(crate) node: Containerd,
+    pub(crate) node: Node,
     /// The namespace of all pods of the test.
     pub(crate) namespace: String,
     pub(crate) cluster: Arc<Cluster>,
@@ -36,25 +36,25 @@ pub(crate) struct Member {
 pub(crate) type Ids = BTreeMap<String, String>;
 
 /// A node without a kubelet, unless this machine lacks a part; `test` then is reported as skipped.
-pub(crate) fn runtime(test: &str) -> Option<Containerd> {
+pub(crate) fn runtime(test: &str, kind: Kind) -> Option<Node> {
     let peers: Vec<_> = PEERS.into_iter().chain([KUBELET]).collect();
-    if let Some(reason) = Kind::Containerd(RUNTIME).missing(&peers) {
+    if let Some(reason) = kind.missing(&peers) {
         parts::skip(test, &reason);
         return None;
     }
-    Some(Containerd::start(&peer_dir(RUNTIME).join("containerd")))
+    Some(kind.start())
 }
 
 // === impl Member ===
 
 impl Member {
     /// Makes the runtime a node of the cluster whose kubelet is at `endpoint`, with a namespace of its own.
-    pub(crate) fn join(node: Containerd, cluster: Arc<Cluster>, endpoint: &str) -> Self {
+    pub(crate) fn join(node: Node, cluster: Arc<Cluster>, endpoint: &str) -> Self {
         let kubelet = Kubelet::join(&cluster, &cluster.new_node_name(), KUBELET, endpoint);
         Self::new(kubelet, node, cluster)
     }
 
-    fn new(kubelet: Kubelet, node: Containerd, cluster: Arc<Cluster>) -> Self {
+    fn new(kubelet: Kubelet, node: Node, cluster: Arc<Cluster>) -> Self {
         let namespace = format!("of-{}", kubelet.node());
         cluster.add_namespace(&namespace);
         let background = tokio::runtime::Runtime::new().expect("a runtime");
@@ -62,11 +62,7 @@ impl Member {
     }
 
     /// The same through crisp, which knows the cluster too and is given more options.
-    pub(crate) fn join_through_crisp(
-        node: Containerd,
-        cluster: Arc<Cluster>,
-        options: &[&str],
-    ) -> (Self, Crisp) {
+    pub(crate) fn join_through_crisp(node: Node, cluster: Arc<Cluster>, options: &[&str]) -> (Self, Crisp) {
         let kubeconfig = cluster.kubeconfig_file(User::Crisp);
         let name = cluster.new_node_name();
         let mut all = vec!["--kubeconfig", &kubeconfig, "--node-name", &name];
@@ -107,7 +103,7 @@ impl Member {
         let label_selector = [("io.kubernetes.pod.namespace".to_owned(), self.namespace.clone())].into();
         let filter = Some(ContainerFilter { state, label_selector, ..ContainerFilter::default() });
         let listed = self.background.block_on(async {
-            Cri::new(&self.node.socket).runtime.list_containers(ListContainersRequest { filter }).await
+            Cri::new(self.node.socket()).runtime.list_containers(ListContainersRequest { filter }).await
         });
         let listed = listed.expect("ListContainers").into_inner().containers;
         let label = |labels: &std::collections::HashMap<String, String>, name: &str| {

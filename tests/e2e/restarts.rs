@@ -8,7 +8,7 @@ use crate::lab::cluster::{Cluster, pod_path};
 use crate::lab::crisp::Crisp;
 use crate::lab::process::kill_all;
 use crate::lab::wait;
-use crate::member::{self, LIMIT, Member, idle};
+use crate::member::{self, LIMIT, Member, NEWEST, idle};
 use crate::report;
 
 /// Another image than busybox:1.35.
@@ -16,7 +16,7 @@ const ANOTHER: &str = "gcr.io/k8s-staging-cri-tools/test-image-1:latest";
 
 #[test]
 fn each_restart_is_told_with_its_cause() {
-    let Some(node) = member::runtime("causes of restarts") else { return };
+    let Some(node) = member::runtime("causes of restarts", NEWEST) else { return };
     let (mut member, crisp) = Member::join_through_crisp(node, Cluster::shared(), &[]);
     let names = ["edited", "crashing", "hungry", "unboxed", "quiet"];
     member.add_pod("edited", &Value::Null, &json!({"containers": [idle("main", "busybox:1.35")]}));
@@ -83,7 +83,7 @@ impl Member {
     /// Ends the process that holds a pod together, behind the kubelet's back.
     fn kill_sandbox(&self, pod: &str) {
         let pid = self.background.block_on(async {
-            let mut cri = Cri::new(&self.node.socket);
+            let mut cri = Cri::new(self.node.socket());
             let label_selector = [("io.kubernetes.pod.name".to_owned(), pod.to_owned())].into();
             let filter = Some(PodSandboxFilter { label_selector, ..PodSandboxFilter::default() });
             let sandboxes = cri.runtime.list_pod_sandbox(ListPodSandboxRequest { filter }).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::lab::client::Cri;
 use crate::lab::cluster::Cluster;
 use crate::lab::wait;
-use crate::member::{self, LIMIT, Member, idle};
+use crate::member::{self, LIMIT, Member, NEWEST, idle};
 use crate::report;
 
 /// How long after its Service a pod may take to run, unless this machine is too busy for any pod to be so fast.
@@ -31,7 +31,7 @@ fn a_pod_runs_as_soon_as_its_service_exists_after_a_minute() {
 
 /// `delay` is how long after the pod its Service is made.
 fn waits_for_its_service(delay: Duration, address: &str) {
-    let Some(node) = member::runtime("a pod that waits for a Service") else { return };
+    let Some(node) = member::runtime("a pod that waits for a Service", NEWEST) else { return };
     let (member, crisp) = Member::join_through_crisp(node, Cluster::shared(), &[]);
     // What a pod takes on this machine now; and it brings the image.
     let containers = ["plain", "prefixed", "neither"].map(|name| idle(name, "busybox:1.35"));
@@ -84,7 +84,7 @@ fn waits_for_its_service(delay: Duration, address: &str) {
 
 #[test]
 fn of_200_services_a_pod_gets_those_it_asks_for() {
-    let Some(node) = member::runtime("links in a namespace of 200 Services") else { return };
+    let Some(node) = member::runtime("links in a namespace of 200 Services", NEWEST) else { return };
     let (member, _crisp) = Member::join_through_crisp(node, Cluster::shared(), &[]);
     for number in 0..199 {
         let name = format!("service-{number}");
@@ -126,7 +126,7 @@ fn of_200_services_a_pod_gets_those_it_asks_for() {
 
 #[test]
 fn without_an_api_server_only_pods_with_links_wait() {
-    let Some(node) = member::runtime("links without an API server") else { return };
+    let Some(node) = member::runtime("links without an API server", NEWEST) else { return };
     let (mut member, crisp) = Member::join_through_crisp(node, Arc::new(Cluster::start()), &[]);
     let cluster = Arc::get_mut(&mut member.cluster).expect("nobody else has it");
     cluster.add_service(("default", "redis-master"), Some("10.0.0.11"), &[("", 6379)]);
@@ -168,7 +168,7 @@ impl Member {
             timeout: 10,
         };
         let printed =
-            self.background.block_on(async { Cri::new(&self.node.socket).runtime.exec_sync(request).await });
+            self.background.block_on(async { Cri::new(self.node.socket()).runtime.exec_sync(request).await });
         let printed = printed.expect("ExecSync").into_inner().stdout;
         let printed = String::from_utf8(printed).expect("text");
         let pairs = printed.split_terminator('\0').filter_map(|pair| pair.split_once('='));

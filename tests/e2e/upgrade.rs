@@ -11,11 +11,12 @@ use k8s_cri::v1::{
 };
 use serde_json::{Value, json};
 
-use crate::lab::client::Cri;
+use crate::lab::client::{self, Cri};
 use crate::lab::cluster::{Cluster, User, pod_path};
 use crate::lab::crisp::Crisp;
+use crate::lab::node::Kind;
 use crate::lab::wait;
-use crate::member::{self, Ids, LIMIT, Member, idle};
+use crate::member::{self, Ids, LIMIT, Member, NEWEST, idle};
 use crate::report;
 
 use older_kubelet::OlderKubelet;
@@ -34,8 +35,24 @@ const ROUNDS: usize = 3;
 
 #[test]
 fn an_upgrade_kills_nothing_through_crisp_and_everything_without() {
-    let Some(node) = member::runtime("an upgrade of the kubelet") else { return };
-    let older = OlderKubelet::in_front_of(&node.socket);
+    upgrades(NEWEST);
+}
+
+#[test]
+#[ignore = "part of make e2e-all"]
+fn an_upgrade_kills_nothing_through_crisp_on_containerd_1_7() {
+    upgrades(Kind::Containerd("containerd-1.7.30"));
+}
+
+#[test]
+#[ignore = "part of make e2e-all"]
+fn an_upgrade_kills_nothing_through_crisp_on_crio() {
+    upgrades(Kind::Crio);
+}
+
+fn upgrades(kind: Kind) {
+    let Some(node) = member::runtime("an upgrade of the kubelet", kind) else { return };
+    let older = OlderKubelet::in_front_of(node.socket());
     let mut member = Member::join(node, Cluster::shared(), &older.endpoint());
     let pods = member.start_pods();
     // Beside the ten, one whose image is edited while there is no kubelet, and two that are edited while all runs.
@@ -83,9 +100,11 @@ fn an_upgrade_kills_nothing_through_crisp_and_everything_without() {
     for pod in pods {
         member.wait_restarts(pod, 1);
     }
+    let runtime = client::version(member.node.socket()).expect("the runtime's version");
+    let runtime = format!("{} {}", runtime.runtime_name, runtime.runtime_version);
     report::add_note(&format!(
-        "a kubelet that computes other hashes kills {CONTAINERS} of {CONTAINERS} containers, through crisp 0 and those \
-         that were edited"
+        "{runtime}: a kubelet that computes other hashes kills {CONTAINERS} of {CONTAINERS} containers, through crisp 0 \
+         and those that were edited"
     ));
 }
 
@@ -95,14 +114,14 @@ impl Member {
     /// Ten containers of images that are named in all the ways that people name them. Gives the names of their pods.
     fn start_pods(&self) -> Vec<&'static str> {
         let image = self.background.block_on(async {
-            let cri = Cri::new(&self.node.socket);
+            let cri = Cri::new(self.node.socket());
             cri.pull("busybox:1.35", None).await.expect("the image");
             cri.image("busybox:1.35").await.expect("the image")
         });
         let digest = image.repo_digests.first().and_then(|name| name.split_once('@')).expect("a digest").1;
         let by_digest = format!("busybox@{digest}");
         let both = format!("docker.io/library/busybox:1.35@{digest}");
-        let local = self.node.registry.image("busybox:1.35");
+        let local = self.node.registry().image("busybox:1.35");
         let elsewhere = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
         let mut sidecar = idle("sidecar", "docker.io/library/busybox:also");
         sidecar["restartPolicy"] = json!("Always");
@@ -155,11 +174,13 @@ async fn make_containers_of_others(crisp: &Crisp) {
     let request = RunPodSandboxRequest { config: Some(sandbox.clone()), ..RunPodSandboxRequest::default() };
     let pod_sandbox_id =
         cri.runtime.run_pod_sandbox(request).await.expect("a sandbox").into_inner().pod_sandbox_id;
+    let name = "busybox:1.35".to_owned();
+    let image = ImageSpec { image: name.clone(), user_specified_image: name, ..ImageSpec::default() };
     for labels in [vec![], vec![("io.kubernetes.container.name", "main")]] {
         let name = format!("with-{}-labels", labels.len());
         let config = ContainerConfig {
             metadata: Some(ContainerMetadata { name, attempt: 0 }),
-            image: Some(ImageSpec { image: "busybox:1.35".into(), ..ImageSpec::default() }),
+            image: Some(image.clone()),
             labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             annotations: [("io.kubernetes.container.hash".to_owned(), "abcd".to_owned())].into(),
             ..ContainerConfig::default()

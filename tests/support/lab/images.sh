@@ -59,7 +59,7 @@ variant() { # NAME OPTIONS...: the base image with another configuration, and so
   push "v$serial" "$1"
 }
 
-for name in busybox:1.35 library/busybox:1.35 library/busybox:also e2e-test-images/busybox:1.29-2 e2e-test-images/busybox:1.29-4; do
+for name in busybox:1.35 busybox:also library/busybox:1.35 library/busybox:also e2e-test-images/busybox:1.29-2 e2e-test-images/busybox:1.29-4; do
   push base $name
 done
 # The sandbox has to end on SIGTERM, or every pod takes its whole grace period to stop. No sleep in it: critest looks
