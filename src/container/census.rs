@@ -64,9 +64,9 @@ pub fn matters(container: &Container) -> bool {
         && container.labels.contains_key(CONTAINER_NAME)
 }
 
-/// Whether a container says by itself what it was made from.
+/// Whether it is known of a container by itself what it was made from.
 pub fn is_recorded(container: &Container) -> bool {
-    recorded_image(container).is_some()
+    made_from(container).is_some()
 }
 
 /// Judges one container that [`matters`]. Without pods only recorded ones can be judged.
@@ -75,7 +75,7 @@ pub fn judge(container: &Container, pods: &Pods) -> Verdict {
     let name = label(CONTAINER_NAME);
     let carried = container.annotations.get(hash::ANNOTATION);
     let is_carried = |hash: &String| carried == Some(hash);
-    if let Some(image) = recorded_image(container) {
+    if let Some(image) = made_from(container) {
         let hash = hash::of_name_and_image(name, &image);
         return if is_carried(&hash) { Verdict::AsItIs } else { Verdict::Answer(hash) };
     }
@@ -89,6 +89,13 @@ pub fn judge(container: &Container, pods: &Pods) -> Verdict {
     // Runtimes from before CRI 1.30 have the ID in the other field.
     let id = if container.image_id.is_empty() { &container.image_ref } else { &container.image_id };
     Verdict::IfSame { image: image.clone(), id: id.clone(), hash }
+}
+
+/// The user's image: from the record, else from the runtime. containerd from 2.0 on lists what kubelets from 1.28 on have
+/// said of it.
+fn made_from(container: &Container) -> Option<String> {
+    let told = || Some(container.image.as_ref()?.user_specified_image.clone());
+    recorded_image(container).or_else(|| told().filter(|image| !image.is_empty()))
 }
 
 fn recorded_image(container: &Container) -> Option<String> {
@@ -115,6 +122,8 @@ impl FromIterator<PodImages> for Pods {
 
 #[cfg(test)]
 mod tests {
+    use k8s_cri::v1::ImageSpec;
+
     use super::*;
 
     fn container(hash: &str, record: Option<&str>) -> Container {
@@ -164,6 +173,25 @@ mod tests {
         let verdict =
             judge(&container("deadbeef", Some(r#"{"v":9,"image":"old:1","new":{}}"#)), &pods("new:2"));
         assert_eq!(verdict, Verdict::Answer(hash::of_name_and_image("main", "old:1")));
+    }
+
+    #[test]
+    fn the_runtime_says_more_than_the_pod_and_less_than_a_record() {
+        let spec = ImageSpec {
+            image: "sha256:1".into(),
+            user_specified_image: "old:1".into(),
+            ..ImageSpec::default()
+        };
+        let mut told = container("deadbeef", None);
+        told.image = Some(spec.clone());
+        assert!(is_recorded(&told));
+        assert_eq!(judge(&told, &pods("new:2")), Verdict::Answer(hash::of_name_and_image("main", "old:1")));
+        let mut recorded = container("deadbeef", Some(r#"{"image":"older:1"}"#));
+        recorded.image = Some(spec);
+        assert_eq!(
+            judge(&recorded, &pods("new:2")),
+            Verdict::Answer(hash::of_name_and_image("main", "older:1"))
+        );
     }
 
     #[test]

@@ -52,7 +52,7 @@ fn an_upgrade_kills_nothing_through_crisp_on_crio() {
 
 fn upgrades(kind: Kind) {
     let Some(node) = member::runtime("an upgrade of the kubelet", kind) else { return };
-    let older = OlderKubelet::in_front_of(node.socket());
+    let older = OlderKubelet::in_front_of(node.socket(), false);
     let mut member = Member::join(node, Cluster::shared(), &older.endpoint());
     let pods = member.start_pods();
     // Beside the ten, one whose image is edited while there is no kubelet, and two that are edited while all runs.
@@ -105,6 +105,30 @@ fn upgrades(kind: Kind) {
     report::add_note(&format!(
         "{runtime}: a kubelet that computes other hashes kills {CONTAINERS} of {CONTAINERS} containers, through crisp 0 \
          and those that were edited"
+    ));
+}
+
+/// A runtime that knows what its containers were made from makes the API server needless.
+#[test]
+fn an_upgrade_kills_nothing_where_the_runtime_knows_the_images() {
+    let Some(node) = member::runtime("an upgrade of the kubelet without an API server", NEWEST) else {
+        return;
+    };
+    let older = OlderKubelet::in_front_of(node.socket(), true);
+    let mut member = Member::join(node, Cluster::shared(), &older.endpoint());
+    let pods = member.start_pods();
+    member.add_pod("edited", &Value::Null, &json!({"containers": [idle("tag", ONE_IMAGE[0])]}));
+    let before = member.wait_running(CONTAINERS + 1);
+    member.kubelet.stop();
+    // Another tag of the same image, which not even the image's ID gives away.
+    member.edit_image("edited", "tag", ONE_IMAGE[1]);
+    let crisp = Crisp::start(&member.node.endpoint());
+    member.kubelet.start_again(&crisp.endpoint());
+    let expected = member.wait_restarted(&before, &["edited/tag"]);
+    member.wait_rounds(&pods, ROUNDS);
+    assert_eq!(member.running(), expected, "{}", crisp.metrics());
+    report::add_note(&format!(
+        "the same without an API server on containerd 2.4: 0 of {CONTAINERS} and what was edited"
     ));
 }
 

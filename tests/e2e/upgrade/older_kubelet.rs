@@ -17,6 +17,9 @@ const HASH: &str = "io.kubernetes.container.hash";
 /// Of a CreateContainerRequest and of a ContainerStatusResponse.
 const ANNOTATIONS: [[u32; 2]; 2] = [[2, 10], [1, 13]];
 
+/// Of a CreateContainerRequest.
+const USERS_IMAGE: [u32; 3] = [2, 2, 18];
+
 const NAME: &str = "older-kubelet";
 
 /// A proxy in front of a runtime. Containers made through it carry another hash than the one that the kubelet
@@ -27,11 +30,15 @@ pub(super) struct OlderKubelet {
 }
 
 impl OlderKubelet {
-    pub(super) fn in_front_of(runtime: &Path) -> Self {
-        let container = feature(NAME, Policy::Closed, |call, forward| {
+    /// `names_images`: as kubelets from 1.28 on say the user's name of an image, and containerd from 2.0 on keeps it.
+    pub(super) fn in_front_of(runtime: &Path, names_images: bool) -> Self {
+        let container = feature(NAME, Policy::Closed, move |call, forward| {
             match call.method {
                 Method::CREATE_CONTAINER => {
-                    let action = replace(&call.message, ANNOTATIONS[0])?;
+                    let mut action = replace(&call.message, ANNOTATIONS[0])?;
+                    if !names_images {
+                        action = action.remove(USERS_IMAGE);
+                    }
                     forward.request.push(Step { feature: NAME, policy: Policy::Closed, action });
                 }
                 Method::CONTAINER_STATUS => answer_its_own(forward),
