@@ -19,6 +19,8 @@ struct Spent {
     /// What the last list showed, and where `added` stood when it was asked for.
     listed: u64,
     mark: u64,
+    /// Whether there was a list yet.
+    known: bool,
 }
 
 // === impl Budget ===
@@ -34,7 +36,7 @@ impl Budget {
         let mut spent = self.spent();
         // Of two lists under way, the one that was asked for later counts.
         if mark >= spent.mark {
-            (spent.listed, spent.mark) = (bytes, mark);
+            (spent.listed, spent.mark, spent.known) = (bytes, mark, true);
         }
         spent.now()
     }
@@ -42,6 +44,12 @@ impl Budget {
     /// What labels take now.
     pub(super) fn now(&self) -> u64 {
         self.spent().now()
+    }
+
+    /// Whether there are no records on the node, as far as anybody knows.
+    pub(super) fn is_zero(&self) -> bool {
+        let spent = self.spent();
+        spent.known && spent.now() == 0
     }
 
     /// A label of so many bytes goes out.
@@ -70,6 +78,7 @@ mod tests {
     #[test]
     fn what_is_created_while_a_list_is_under_way_counts() {
         let budget = Budget::default();
+        assert!(!budget.is_zero(), "nothing is known yet");
         budget.add(100);
         assert_eq!(budget.now(), 100);
         let (first, second) = (budget.mark(), {
@@ -80,5 +89,8 @@ mod tests {
         assert_eq!(budget.listed(second, 50), 51);
         assert_eq!(budget.listed(first, 7), 51, "it is older");
         assert_eq!(budget.listed(budget.mark(), 0), 0);
+        assert!(budget.is_zero());
+        budget.add(1);
+        assert!(!budget.is_zero());
     }
 }

@@ -173,6 +173,12 @@ impl Recorder {
         tidied == 0 || self.0.started.elapsed().as_secs() >= tidied + TIDY_EVERY.as_secs()
     }
 
+    /// Whether lists can pass unread: there was no record in the last list of all containers, none was made since, and
+    /// that is not long ago.
+    pub fn knows_of_none(&self) -> bool {
+        self.0.budget.is_zero() && !self.wants_labels()
+    }
+
     /// What a list of all containers showed: the size of all labels and, if they were wanted, the labels.
     pub fn listed(&self, mark: Mark, bytes: u64, labels: Option<Vec<Bytes>>) {
         let now = self.0.budget.listed(mark, bytes);

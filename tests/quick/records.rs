@@ -125,6 +125,28 @@ async fn beyond_the_budget_records_are_files() {
     assert!(matches!(Label::parse(&label), Ok(Label::Inline(_))));
 }
 
+/// While there are no records on the node, lists stream past; from the first record on they are looked into.
+#[tokio::test]
+async fn lists_are_looked_into_as_soon_as_there_is_a_record() {
+    let (crisp, runtime, client) = start(&[]).await;
+    let entries = || crisp.metric("crisp_list_entries_total{method=\"ListContainers\"}");
+    for _ in 0..3 {
+        assert_eq!(client.unary(LIST, b"").await.unwrap().bytes(), framed(b""));
+    }
+    create(&client, &runtime, &Spec::default().request()).await.unwrap();
+    let reply = client.unary(LIST, b"").await.unwrap();
+    assert!(!memchr(&reply.bytes()) && entries() == 1.0);
+    // The record is gone, and known to be; containers without one are still counted.
+    runtime.containers()[0].container.labels.remove(LABEL);
+    for n in 2..5 {
+        let reply = client.unary(LIST, b"").await.unwrap();
+        assert!(reply.bytes().len() > 100);
+        eventually("the list is counted", || entries() == f64::from(n)).await;
+    }
+    create(&client, &runtime, &Spec { attempt: 1, ..Spec::default() }.request()).await.unwrap();
+    assert!(!memchr(&client.unary(LIST, b"").await.unwrap().bytes()));
+}
+
 /// In every reply that carries labels of containers: they lose the record, and not a byte else.
 #[tokio::test]
 async fn nobody_sees_a_record() {
