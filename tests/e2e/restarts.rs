@@ -4,7 +4,7 @@ use k8s_cri::v1::{ListPodSandboxRequest, PodSandboxFilter, PodSandboxStatusReque
 use serde_json::{Value, json};
 
 use crate::lab::client::Cri;
-use crate::lab::cluster::{Cluster, pod_path};
+use crate::lab::cluster::Cluster;
 use crate::lab::crisp::Crisp;
 use crate::lab::process::kill_all;
 use crate::lab::wait;
@@ -31,7 +31,7 @@ fn each_restart_is_told_with_its_cause() {
     member.wait_running(names.len());
 
     let patch = json!({"spec": {"containers": [{"name": "main", "image": ANOTHER}]}});
-    member.cluster.patch(&pod_path(&member.namespace, "edited"), &patch);
+    member.cluster.patch_pod(&member.namespace, "edited", &patch);
     member.kill_sandbox("unboxed");
     for pod in ["edited", "unboxed"] {
         member.wait_restarts(pod, 1);

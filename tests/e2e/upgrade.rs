@@ -12,7 +12,7 @@ use k8s_cri::v1::{
 use serde_json::{Value, json};
 
 use crate::lab::client::{self, Cri};
-use crate::lab::cluster::{Cluster, User, pod_path};
+use crate::lab::cluster::{Cluster, User};
 use crate::lab::crisp::Crisp;
 use crate::lab::node::Kind;
 use crate::lab::wait;
@@ -166,7 +166,7 @@ impl Member {
 
     fn edit_image(&self, pod: &str, container: &str, image: &str) {
         let patch = json!({"spec": {"containers": [{"name": container, "image": image}]}});
-        self.cluster.patch(&pod_path(&self.namespace, pod), &patch);
+        self.cluster.patch_pod(&self.namespace, pod, &patch);
     }
 
     /// Waits until these containers, and only these, run under other IDs than before.
