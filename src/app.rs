@@ -21,7 +21,7 @@ use crate::config::{self, Config, Runtime, WELL_KNOWN};
 use crate::container::PodEvents;
 use crate::container::links::{self, Links};
 use crate::container::recorder::{self, Recorder};
-use crate::container::shield::{PodsOfNode, Shield};
+use crate::container::shield::{self, PodsOfNode, Shield};
 use crate::containerd::Containerd;
 use crate::cri::RuntimeCall;
 use crate::intercept::{self, Features};
@@ -93,8 +93,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
             async move { kube.pods_of_node().await }.boxed()
         })
     });
-    let call = runtime_call(&endpoints, &metrics);
-    let shield = Shield::start(config.hash_shield, call, pods, metrics.clone(), &Handle::current());
+    let parts = shield::Parts {
+        settings: config.hash_shield,
+        state_dir: config.state_dir.clone(),
+        runtime: runtime_call(&endpoints, &metrics),
+        pods,
+        metrics: metrics.clone(),
+    };
+    let shield = Shield::start(parts, &Handle::current());
     let events = kube.clone().map(|kube| PodEvents(Arc::new(move |event| kube.event(event))));
     let recorder = recorder(&config, &endpoints, &metrics, events.unwrap_or_default());
     let links = config

@@ -17,8 +17,10 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// What is needed of a pod that is bound to this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodImages {
-    /// The pod's UID, and for the mirror of a static pod that of the static pod itself: containers carry the latter.
-    pub uids: Vec<String>,
+    /// The pod's UID.
+    pub uid: String,
+    /// If it is the mirror of a static pod, the UID of that one, which its containers carry.
+    pub mirror_of: Option<String>,
     /// Container names and their images, as the pod has them; init and ephemeral containers too.
     pub images: Vec<(String, String)>,
 }
@@ -109,11 +111,20 @@ fn recorded_image(container: &Container) -> Option<String> {
 
 impl FromIterator<PodImages> for Pods {
     fn from_iter<I: IntoIterator<Item = PodImages>>(pods: I) -> Self {
-        let mut by_uid = HashMap::new();
-        for PodImages { uids, images } in pods {
+        let (mut by_uid, mut mirrors) = (HashMap::new(), HashMap::<_, Option<_>>::new());
+        for PodImages { uid, mirror_of, images } in pods {
             let images: HashMap<_, _> = images.into_iter().collect();
-            for uid in uids {
-                by_uid.insert(uid, images.clone());
+            if let Some(of) = mirror_of {
+                // It is an annotation, which anybody can write: of two that claim the same pod neither is believed.
+                let claim = mirrors.entry(of);
+                claim.and_modify(|images| *images = None).or_insert_with(|| Some(images.clone()));
+            }
+            by_uid.insert(uid, images);
+        }
+        for (uid, images) in mirrors {
+            // Nor is one that claims a pod which the API server has itself.
+            if let Some(images) = images {
+                by_uid.entry(uid).or_insert(images);
             }
         }
         Self(by_uid)
@@ -144,7 +155,25 @@ mod tests {
 
     fn pods(image: &str) -> Pods {
         let images = vec![("main".to_owned(), image.to_owned()), ("other".to_owned(), "x".to_owned())];
-        [PodImages { uids: vec!["mirror".into(), "uid".into()], images }].into_iter().collect()
+        [PodImages { uid: "mirror".into(), mirror_of: Some("uid".into()), images }].into_iter().collect()
+    }
+
+    /// A tenant's annotation must not decide about another's containers.
+    #[test]
+    fn nobody_speaks_for_another_pod() {
+        let pod = |uid: &str, of: Option<&str>, image: &str| PodImages {
+            uid: uid.into(),
+            mirror_of: of.map(str::to_owned),
+            images: vec![("main".into(), image.into())],
+        };
+        let judged = |pods: Vec<PodImages>| judge(&container("deadbeef", None), &pods.into_iter().collect());
+        let is_of =
+            |verdict, wanted: &str| matches!(verdict, Verdict::IfSame { image, .. } if image == wanted);
+        let (own, evil) = (pod("uid", None, "own:1"), pod("evil", Some("uid"), "evil:1"));
+        assert!(is_of(judged(vec![own.clone(), evil.clone()]), "own:1"));
+        assert!(is_of(judged(vec![evil.clone(), own]), "own:1"));
+        assert!(is_of(judged(vec![evil.clone()]), "evil:1"));
+        assert_eq!(judged(vec![evil, pod("mirror", Some("uid"), "own:1")]), Verdict::Unknown);
     }
 
     #[test]

@@ -32,7 +32,8 @@ impl Hashes {
     }
 
     /// Looks whether the kubelet computes hashes as crisp does. Only of containers that a kubelet makes for a pod.
-    fn verify(&self, message: &[u8]) -> Result<(), Error> {
+    fn verify(&self, call: &Call) -> Result<(), Error> {
+        let message = &call.message;
         let text = |found: Option<&[u8]>| found.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
         let label = |key: &str| entry(message, [2, 9], key).map(text).map_err(unreadable);
         let computed = entry(message, [2, 10], hash::ANNOTATION).map(text).map_err(unreadable)?;
@@ -41,7 +42,7 @@ impl Hashes {
         if let (true, Some(name), Some(image), Some(computed)) =
             (made_for_a_pod, label(CONTAINER_NAME)?, image, computed)
         {
-            self.shield.verify(&name, image, &computed);
+            self.shield.verify(call.user_agent(), &name, image, &computed);
         }
         Ok(())
     }
@@ -60,7 +61,7 @@ impl Feature for Hashes {
         // Where the containers are in a reply, and where their annotations are.
         let (containers, annotations) = match call.method {
             Method::CREATE_CONTAINER if self.shield.is_for(call) => {
-                self.verify(&call.message)?;
+                self.verify(call)?;
                 return Ok(None);
             }
             Method::CONTAINER_STATUS => (1, IN_STATUS),
@@ -74,7 +75,8 @@ impl Feature for Hashes {
         }
         let waits = self.shield.settled(call.connection);
         // A stream of events may live longer than what is known now.
-        if waits.is_none() && !self.shield.has_answers() && call.method != Method::GET_CONTAINER_EVENTS {
+        let agent = call.user_agent();
+        if waits.is_none() && !self.shield.has_answers(agent) && call.method != Method::GET_CONTAINER_EVENTS {
             return Ok(None);
         }
         forward.first.extend(waits.map(|settled| Step {
@@ -82,9 +84,9 @@ impl Feature for Hashes {
             policy: Policy::Open,
             action: First(settled.map(|()| Ok(Patch::new())).boxed()),
         }));
-        let shield = self.shield.clone();
+        let (shield, agent) = (self.shield.clone(), agent.map(str::to_owned));
         let map = move |_: &Bytes| {
-            if !shield.has_answers() {
+            if !shield.has_answers(agent.as_deref()) {
                 return Ok(Patch::new());
             }
             let shield = shield.clone();

@@ -47,7 +47,7 @@ struct Container {
 }
 
 /// What a static pod's mirror carries: the uid that its kubelet made of the file.
-const STATIC_UIDS: [&str; 2] = ["kubernetes.io/config.mirror", "kubernetes.io/config.hash"];
+const MIRROR_OF: &str = "kubernetes.io/config.mirror";
 
 impl Kube {
     /// The pods of this node with their images.
@@ -65,15 +65,14 @@ impl Kube {
 
 impl From<Pod> for PodImages {
     fn from(Pod { mut metadata, spec }: Pod) -> Self {
-        let mut uids = vec![metadata.uid];
-        for key in STATIC_UIDS {
-            if let Some(uid) = metadata.annotations.remove(key).filter(|uid| !uids.contains(uid)) {
-                uids.push(uid);
-            }
-        }
         let containers =
             spec.containers.into_iter().chain(spec.init_containers).chain(spec.ephemeral_containers);
-        Self { uids, images: containers.map(|container| (container.name, container.image)).collect() }
+        let mirror_of = metadata.annotations.remove(MIRROR_OF);
+        Self {
+            uid: metadata.uid,
+            mirror_of,
+            images: containers.map(|container| (container.name, container.image)).collect(),
+        }
     }
 }
 
@@ -91,8 +90,8 @@ mod tests {
         let list: PodList = serde_json::from_str(text).unwrap();
         let pods: Vec<_> = list.items.into_iter().map(PodImages::from).collect();
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(pods[0].uids, ["u", "m"]);
+        assert_eq!((pods[0].uid.as_str(), pods[0].mirror_of.as_deref()), ("u", Some("m")));
         assert_eq!(pods[0].images, [pair("c", "i"), pair("d", "j"), pair("e", "k")]);
-        assert_eq!((pods[1].uids.len(), pods[1].images.len()), (1, 0));
+        assert_eq!((&pods[1].mirror_of, pods[1].images.len()), (&None, 0));
     }
 }

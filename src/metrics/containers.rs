@@ -16,6 +16,7 @@ pub struct Containers {
     /// Created containers that nobody had time to look at.
     pub overlooked: Counter,
     shielded: Gauge,
+    unknown: Gauge,
     refuted: Gauge,
 }
 
@@ -48,6 +49,7 @@ impl Containers {
             label_bytes: Gauge::default(),
             overlooked: Counter::default(),
             shielded: Gauge::default(),
+            unknown: Gauge::default(),
             refuted: Gauge::default(),
         };
         registry.register(
@@ -77,6 +79,11 @@ impl Containers {
             containers.shielded.clone(),
         );
         registry.register(
+            "hash_shield_unknown",
+            "Containers of which it is not known whether they have changed: they are shown as they are",
+            containers.unknown.clone(),
+        );
+        registry.register(
             "hash_shield_refuted",
             "1 if a kubelet computes hashes in a way unknown to crisp, so that the shield has switched itself off",
             containers.refuted.clone(),
@@ -99,9 +106,10 @@ impl Containers {
         self.records.get_or_create(&FormLabel { form }).inc();
     }
 
-    /// Notes how many containers have an answer.
-    pub fn shielded(&self, count: usize) {
-        self.shielded.set(i64::try_from(count).unwrap_or(i64::MAX));
+    /// Notes how many containers have an answer, and of how many nothing is known.
+    pub fn shielded(&self, answered: usize, unknown: usize) {
+        self.shielded.set(i64::try_from(answered).unwrap_or(i64::MAX));
+        self.unknown.set(i64::try_from(unknown).unwrap_or(i64::MAX));
     }
 
     /// Notes that the shield has switched itself off.

@@ -1,13 +1,14 @@
 //! Protects: containers that an older kubelet made are shown to a new one with the hash that it computes itself, wherever
 //! it reads one, and only if their image has not changed. Whatever is not sure goes on as it is.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crisp::config::{HashShield, Kubelets, ShieldMode};
 use crisp::container::census::{CONTAINER_NAME, POD_UID, PodImages};
 use crisp::container::hash::{ANNOTATION, of_name_and_image};
-use crisp::container::shield::{PodsOfNode, Shield};
+use crisp::container::shield::{Parts, PodsOfNode, Shield};
 use crisp::error::{Error, Kind, Origin};
 use futures_util::FutureExt;
 use k8s_cri::v1::{
@@ -41,6 +42,7 @@ const CONTAINERS: [(&str, &str, &str); 3] =
 
 /// What the pod says of them, and what the runtime says of these images.
 const POD: [(&str, &str); 2] = [("same", "busybox:1.35"), ("edited", "busybox:2")];
+const REFUSED: &str = "ambiguous";
 const IMAGES: [(&str, &str); 2] = [("busybox:1.35", "sha256:1"), ("busybox:2", "sha256:2")];
 
 fn annotations() -> std::collections::HashMap<String, String> {
@@ -75,6 +77,11 @@ fn runtime_with(crisp: &InProcess, late: Arc<AtomicBool>) -> FakeRuntime {
             let message = seen.body.slice(5..);
             let containers: Vec<_> = CONTAINERS.into_iter().map(container).chain(late).collect();
             let all = || CONTAINERS.iter().map(|(id, ..)| status(id)).collect::<Vec<_>>();
+            if crisp::wire::last(&message, [1, 1]).ok().flatten().and_then(|name| name.as_str())
+                == Some(REFUSED)
+            {
+                return drop(incoming.reply(&Reply::error("2", "ambiguous")).await);
+            }
             let mut reply = match incoming.path().rsplit('/').next().unwrap() {
                 "ListContainers" | "StreamContainers" => {
                     ListContainersResponse { containers }.encode_to_vec()
@@ -112,13 +119,20 @@ fn pods() -> PodsOfNode {
 
 fn pod() -> PodImages {
     let images = POD.iter().map(|(name, image)| ((*name).to_owned(), (*image).to_owned())).collect();
-    PodImages { uids: vec!["uid".into()], images }
+    PodImages { uid: "uid".into(), mirror_of: None, images }
 }
 
 /// crisp with a shield.
 fn shielded(settings: HashShield, pods: Option<PodsOfNode>) -> InProcess {
-    InProcess::released_with(&[], |call, metrics, background| {
-        Some(Shield::start(settings, call, pods, metrics.clone(), background))
+    let dir = tempfile::tempdir().unwrap();
+    shielded_in(dir.path(), settings, pods)
+}
+
+/// crisp with a shield that keeps its decisions there.
+fn shielded_in(dir: &Path, settings: HashShield, pods: Option<PodsOfNode>) -> InProcess {
+    InProcess::released_with(&[], |runtime, metrics, background| {
+        let (state_dir, metrics) = (dir.to_owned(), metrics.clone());
+        Some(Shield::start(Parts { settings, state_dir, runtime, pods, metrics }, background))
     })
 }
 
@@ -271,6 +285,48 @@ async fn what_was_decided_stays_and_what_came_since_is_judged_when_a_kubelet_con
     assert_eq!((&shown[..3], shown.len()), (&expected()[..], 4));
     assert_eq!(asked.load(Ordering::SeqCst), before + 1);
     assert_eq!(shown[3], of_name_and_image("same", "busybox:2"), "made past crisp from the edited pod");
+}
+
+/// All containers were given up for one image of which the runtime would not speak, and the kubelet killed them.
+#[tokio::test]
+async fn one_image_that_cannot_be_asked_for_harms_no_other_container() {
+    let broken: PodsOfNode = Arc::new(|| {
+        let mut pod = pod();
+        pod.images.push(("lost".into(), REFUSED.into()));
+        async move { Ok(vec![pod]) }.boxed()
+    });
+    let crisp = shielded(HashShield::default(), Some(broken));
+    let _runtime = runtime(&crisp);
+    assert_eq!(hashes(&crisp.client().await, STATUS).await, expected());
+}
+
+/// What was accepted weeks ago was killed when crisp started again while the API server was away.
+#[tokio::test]
+async fn what_was_decided_outlives_crisp() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("hash-shield.json");
+    let away: PodsOfNode =
+        Arc::new(|| async { Err(Error::new(Kind::Unavailable, Origin::KubeApi, "away")) }.boxed());
+    {
+        let crisp = shielded_in(dir.path(), HashShield::default(), Some(pods()));
+        let _runtime = runtime(&crisp);
+        assert_eq!(hashes(&crisp.client().await, STATUS).await, expected());
+        eventually("it is written down", || kept.exists()).await;
+    }
+    {
+        let crisp = shielded_in(dir.path(), HashShield::default(), Some(away));
+        let _runtime = runtime(&crisp);
+        let client = crisp.client().await;
+        assert_eq!(hashes(&client, STATUS).await, expected());
+        let wrong = create(&[(POD_UID, "uid"), (CONTAINER_NAME, "same")], Some("1"), "busybox:1.35");
+        assert_eq!(client.unary(CREATE, &wrong).await.unwrap().code(), "0");
+        let is_written = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("grpc-go/1.76.0"));
+        eventually("that it was wrong is written down", is_written).await;
+    }
+    let crisp = shielded_in(dir.path(), HashShield::default(), Some(pods()));
+    let _runtime = runtime(&crisp);
+    eventually("it is known", || crisp.metric("crisp_hash_shield_refuted") == 1.0).await;
+    assert_eq!(hashes(&crisp.client().await, STATUS).await, vec![FOREIGN.to_owned(); 3]);
 }
 
 /// A CreateContainer with these labels, this annotation and the user's image.
