@@ -76,7 +76,8 @@ fn waits_for_its_service(delay: Duration, address: &str) {
         told.as_secs_f64(),
         usual.as_secs_f64()
     ));
-    assert!(took <= SOON.max(usual), "{took:?} after the Service was made, {usual:?} without one");
+    // What it costs beyond a pod that waits for nothing; how long that takes is the machine's business.
+    assert!(took <= SOON + usual, "{took:?} after the Service was made, {usual:?} without one");
     assert_eq!(member.env(&running["app/plain"]), redis("", address));
     assert_eq!(member.env(&running["app/prefixed"]), redis("PREFIX_", address));
     assert_eq!(member.env(&running["app/neither"]), Env::new());
