@@ -103,7 +103,9 @@ pub fn classify(previous: Option<&Previous>, created: &Created) -> Option<Cause>
         return Some(Cause::OomKilled);
     }
     if previous.stopped {
-        return Some(if different == Some(true) { Cause::SpecChanged } else { Cause::Stopped });
+        // The kubelet ends a container for its spec only if the hash changed, or for a resize that asks for a restart.
+        let resized = created.differences.iter().flatten().any(|difference| difference.is_below("resources"));
+        return Some(if resized { Cause::SpecChanged } else { Cause::Stopped });
     }
     Some(match &previous.exit {
         None => Cause::Unknown,

@@ -62,6 +62,11 @@ impl Difference {
         }
         Self { path: cut(path, MAX_PATH), old, new }
     }
+
+    /// Whether it is in that section of a record.
+    pub(super) fn is_below(&self, section: &str) -> bool {
+        self.path.strip_prefix(section).is_some_and(|rest| rest.starts_with(['.', '[']))
+    }
 }
 
 impl fmt::Display for Difference {

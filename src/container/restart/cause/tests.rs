@@ -42,6 +42,12 @@ fn each_cause_has_its_rule() {
     assert_eq!(cause(&Previous { exit: None, ..stopped.clone() }, &created()), Cause::Stopped);
     let resized = Created { differences: Some(vec![difference()]), ..created() };
     assert_eq!(cause(&stopped, &resized), Cause::SpecChanged);
+    // A probe failed after a Secret was edited: kubelets do not end a container for that.
+    for path in ["env.PASSWORD", "spec", "resourcesOfSomeKind", "other.resources"] {
+        let edited = Difference { path: path.to_owned(), old: Shown::Hidden, new: Shown::Hidden };
+        let edited = Created { differences: Some(vec![edited]), ..created() };
+        assert_eq!(cause(&stopped, &edited), Cause::Stopped, "{path}");
+    }
     // Resized in place and crashed later: the crash is the cause.
     assert_eq!(cause(&previous(), &resized), crashed(3));
     assert_eq!(cause(&Previous { stopped: true, ..exit(137, "OOMKilled") }, &created()), Cause::OomKilled);
