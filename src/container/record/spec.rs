@@ -131,6 +131,8 @@ fn cdi(config: &view::ContainerConfig) -> Vec<Node> {
     set(annotated.chain(fields).filter(|name| !name.is_empty()))
 }
 
+/// Without the CPUs and memory nodes, which the kubelet's managers pick: what is left for all changes with every pod that
+/// gets some of its own.
 fn resources(from: &view::LinuxContainerResources) -> Fields {
     let mut to = Fields::new();
     number(&mut to, "cpuPeriod", from.cpu_period);
@@ -139,8 +141,6 @@ fn resources(from: &view::LinuxContainerResources) -> Fields {
     number(&mut to, "memoryLimit", from.memory_limit_in_bytes);
     number(&mut to, "memorySwapLimit", from.memory_swap_limit_in_bytes);
     number(&mut to, "oomScoreAdj", from.oom_score_adj);
-    text(&mut to, "cpusetCpus", &from.cpuset_cpus);
-    text(&mut to, "cpusetMems", &from.cpuset_mems);
     let size = |limit: &view::HugepageLimit| {
         let bytes =
             i64::try_from(limit.limit).map_or_else(|_| Node::Text(limit.limit.to_string()), Node::Number);

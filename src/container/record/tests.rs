@@ -32,7 +32,7 @@ fn the_canonical_form_is_what_it_always_was() {
         r#""/var/run/secrets/kubernetes.io/serviceaccount":{"host":"pod:token"}},"#,
         r#""ports":[{"containerPort":80,"name":"http","protocol":"TCP"}],"#,
         r#""preStop":"~zq_7CvdHKp72EsR4twDQiw","#,
-        r#""resources":{"cpuPeriod":100000,"cpuQuota":50000,"cpuShares":512,"cpusetCpus":"0-3","#,
+        r#""resources":{"cpuPeriod":100000,"cpuQuota":50000,"cpuShares":512,"#,
         r#""hugepages":{"2MB":2097152},"memoryLimit":268435456,"oomScoreAdj":-997,"#,
         r#""unified":{"memory.oom.group":"1"}},"#,
         r#""security":{"capabilities":{"add":["CHOWN","NET_ADMIN"],"drop":["ALL"]},"#,
@@ -63,6 +63,9 @@ fn what_varies_by_attempt_makes_no_record_of_its_own() {
     config.annotations.insert("io.kubernetes.container.hash".to_owned(), "0".to_owned());
     config.labels.insert(LABEL.to_owned(), "{}".to_owned());
     config.image.as_mut().unwrap().image = "sha256:0".to_owned();
+    let resources = config.linux.as_mut().unwrap().resources.as_mut().unwrap();
+    resources.cpuset_cpus = "0,2".to_owned();
+    resources.cpuset_mems = "1".to_owned();
     config.mounts.reverse();
     config.mounts[0].host_path = config.mounts[0].host_path.replace("0a1b2c3d", "ffffffff");
     config.mounts[2].host_path = config.mounts[2].host_path.replace("x7abc", "yyyyy");
