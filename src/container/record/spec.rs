@@ -16,6 +16,8 @@ use crate::cri::view;
 
 const PORTS: &str = "io.kubernetes.container.ports";
 const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+/// Annotations of the kubelet itself. What they say is in other fields, or differs by attempt.
+const KUBELET_ANNOTATIONS: &str = "io.kubernetes.";
 /// Annotations by which devices were asked for before the CRI had a field for them.
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
@@ -62,6 +64,7 @@ pub(super) fn fields(config: &view::ContainerConfig, unknown: &Unknown<'_>, subj
         // It may hold headers with which somebody is let in.
         to.insert("preStop".to_owned(), hasher.hash("preStop", b"", handler.as_bytes()));
     }
+    to.extend(annotations(&config.annotations, hasher).map(|node| ("annotations".to_owned(), node)));
     let hashed = |(name, spans): (&&str, &Vec<&[u8]>)| {
         ((*name).to_owned(), hasher.hash_all("other", name.as_bytes(), spans.iter().copied()))
     };
@@ -121,6 +124,15 @@ fn by_path<T>(all: &[T], path: impl Fn(&T) -> &String, node: impl Fn(&T) -> Node
 /// Without the ids on the host, which the kubelet picks.
 fn mappings(from: &[view::IdMapping]) -> Vec<Node> {
     from.iter().map(|one| Node::Text(format!("{}+{}", one.container_id, one.length))).collect()
+}
+
+/// One hash of all that others have added, such as device plugins: what they mean, and whether they are secret, only those
+/// know.
+fn annotations(all: &HashMap<String, String>, hasher: &Hasher) -> Option<Node> {
+    let of_others = |name: &str| !name.starts_with(KUBELET_ANNOTATIONS) && !name.starts_with(CDI_ANNOTATIONS);
+    let sorted: BTreeMap<&String, &String> = all.iter().filter(|(name, _)| of_others(name)).collect();
+    let parts = sorted.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    (!sorted.is_empty()).then(|| hasher.hash_all("annotations", b"", parts))
 }
 
 /// However they were asked for. Kubelets have sent both forms at once.

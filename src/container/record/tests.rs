@@ -110,6 +110,27 @@ fn hashes_differ_between_pods_containers_fields_places_and_keys() {
 }
 
 #[test]
+fn annotations_of_others_are_one_hash() {
+    let with = |all: &[(&str, &str)]| {
+        let mut request = request();
+        let annotations = &mut request.config.as_mut().unwrap().annotations;
+        annotations.extend(all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        of(&bytes(&request))
+    };
+    assert!(!with(&[]).fields.contains_key("annotations"));
+    let one = with(&[("example.com/nic", SECRET), ("example.com/port", "1")]);
+    assert!(matches!(one.fields["annotations"], Node::Hash(_)) && !one.json().contains(SECRET));
+    assert_eq!(with(&[("example.com/port", "1"), ("example.com/nic", SECRET)]), one);
+    for other in [
+        &[("example.com/nic", SECRET)][..],
+        &[("example.com/nic", SECRET), ("example.com/port", "2")],
+        &[("example.com/nic", "1"), ("example.com/port", SECRET)],
+    ] {
+        assert_ne!(with(other).fields["annotations"], one.fields["annotations"]);
+    }
+}
+
+#[test]
 fn clear_words_only_when_asked_for() {
     let record = Record::of(&bytes(&request()), &Key::known(7), true).unwrap();
     let text = record.json();
