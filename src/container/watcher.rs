@@ -114,7 +114,7 @@ impl Watcher {
 
 impl Task {
     async fn look(&mut self, created: &Created) -> Result<(), Error> {
-        let Some((subject, image)) = Subject::of(&created.request)? else { return Ok(()) };
+        let Some((subject, image, image_id)) = Subject::of(&created.request)? else { return Ok(()) };
         let before = self.runtime.before(&subject.uid, &subject.container, &created.id).await?;
         let label = before.as_ref().and_then(|before| before.label.clone());
         let (old_image, differences) = self.compare(label, created.request.clone()).await;
@@ -123,6 +123,7 @@ impl Task {
             sandbox: subject.sandbox.clone(),
             hash: subject.hash.clone(),
             image: Some(image),
+            image_id,
             attempt: subject.attempt,
             differences: differences.clone(),
         };
@@ -140,6 +141,7 @@ impl Task {
             sandbox: before.sandbox.clone(),
             hash: before.hash.clone(),
             image,
+            image_ids: before.image_ids.clone(),
             exit: before.exit.as_ref().map(|(code, reason)| Exit { code: *code, reason: reason.clone() }),
             stopped: self.stops.has(&before.id),
         }
@@ -190,8 +192,8 @@ fn compare(label: &Label, request: &Bytes, keys: &Keys, bodies: &Mutex<Bodies>) 
 // === impl Subject ===
 
 impl Subject {
-    /// Whose container is created, and from which image; nothing if it is of no pod.
-    fn of(request: &Bytes) -> Result<Option<(Self, String)>, Error> {
+    /// Whose container is created, from which image, and the runtime's name of that; nothing if it is of no pod.
+    fn of(request: &Bytes) -> Result<Option<(Self, String, String)>, Error> {
         let request: view::CreateContainerRequest = read(request)?;
         let mut config = request.config.unwrap_or_default();
         let mut label = |name: &str| config.labels.remove(&format!("io.kubernetes.{name}"));

@@ -13,7 +13,7 @@ use super::difference::{cut, printable};
 pub enum Cause {
     /// The pod asks for something else than it did.
     SpecChanged,
-    /// The kubelet's hash changed, and nothing else.
+    /// The kubelet's hash changed, and nothing else as far as is known.
     HashOnly,
     /// All containers of the pod were made again, with its sandbox.
     SandboxRecreated,
@@ -43,6 +43,8 @@ pub struct Previous {
     pub hash: Option<String>,
     /// The user's image, from its record.
     pub image: Option<String>,
+    /// What the runtime calls its image: IDs, names with digests.
+    pub image_ids: Vec<String>,
     /// How it ended.
     pub exit: Option<Exit>,
     /// The kubelet has asked to stop it.
@@ -67,6 +69,8 @@ pub struct Created {
     pub hash: Option<String>,
     /// The user's image.
     pub image: Option<String>,
+    /// The image as the kubelet names it to the runtime: its ID, or a name with a digest.
+    pub image_id: String,
     /// How often the kubelet made it before.
     pub attempt: u32,
     /// What is different in its record; `None` if the two could not be compared.
@@ -94,8 +98,9 @@ pub fn classify(previous: Option<&Previous>, created: &Created) -> Option<Cause>
         return Some(Cause::SpecChanged);
     }
     if changed(&previous.hash, &created.hash) {
-        // Without a comparison there is no saying that nothing else changed.
-        return Some(if different == Some(false) { Cause::HashOnly } else { Cause::SpecChanged });
+        // Of a container without a record at least the image is known, and that is what can change in a pod.
+        let same = different.map_or_else(|| is_same_image(&previous.image_ids, &created.image_id), |it| !it);
+        return Some(if same { Cause::HashOnly } else { Cause::SpecChanged });
     }
     if let Some(exit) = &previous.exit
         && exit.reason == "OOMKilled"
@@ -114,6 +119,13 @@ pub fn classify(previous: Option<&Previous>, created: &Created) -> Option<Cause>
             Cause::Crashed { exit_code: *code, reason: cut(&printable(reason), MAX_REASON) }
         }
     })
+}
+
+/// Whether one of the runtime's names for an image is this one.
+fn is_same_image(known: &[String], image: &str) -> bool {
+    // containerd writes an ID with the algorithm, CRI-O without.
+    let bare = |id: &str| id.strip_prefix("sha256:").unwrap_or(id).to_owned();
+    !image.is_empty() && known.iter().any(|id| bare(id) == bare(image))
 }
 
 /// The cause in words, with the differences that were found.
@@ -162,7 +174,7 @@ impl fmt::Display for Cause {
         match self {
             Self::SpecChanged => f.write_str("its spec changed"),
             Self::HashOnly => f.write_str(
-                "only the kubelet's hash of its spec changed, as when the kubelet was upgraded; the spec is the same",
+                "only the kubelet's hash of its spec changed, as when the kubelet was upgraded; as far as is known the spec is the same",
             ),
             Self::SandboxRecreated => f.write_str("the pod's sandbox was made again, and all containers with it"),
             Self::OomKilled => f.write_str("it ran out of memory and was killed"),

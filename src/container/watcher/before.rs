@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use k8s_cri::v1::{
-    Container, ContainerFilter, ContainerState, ContainerStatusRequest, ContainerStatusResponse,
-    ListContainersRequest, ListContainersResponse,
+    Container, ContainerFilter, ContainerState, ContainerStatus, ContainerStatusRequest,
+    ContainerStatusResponse, ListContainersRequest, ListContainersResponse,
 };
 use prost::Message;
 use tonic::Code;
@@ -28,6 +28,8 @@ pub(super) struct Before {
     pub(super) id: String,
     pub(super) sandbox: String,
     pub(super) hash: Option<String>,
+    /// What the runtime calls its image, and what it was asked for.
+    pub(super) image_ids: Vec<String>,
     /// Exit code and the runtime's word for it, if it has ended.
     pub(super) exit: Option<(i32, String)>,
     /// The text of its record's label.
@@ -52,9 +54,11 @@ impl Runtime {
             .as_ref()
             .filter(|status| status.state() == ContainerState::ContainerExited)
             .map(|status| (status.exit_code, status.reason.clone()));
+        let image_ids = image_ids(&found, status.as_ref());
         let take = |map: &HashMap<String, String>, key: &str| map.get(key).cloned();
         Ok(Some(Before {
             exit,
+            image_ids,
             label: take(&found.labels, LABEL),
             hash: take(&found.annotations, hash::ANNOTATION),
             id: found.id,
@@ -84,6 +88,15 @@ impl Runtime {
     }
 }
 
+/// Everything that identifies a container's image. Which of it there is depends on the runtime and its age.
+fn image_ids(listed: &Container, status: Option<&ContainerStatus>) -> Vec<String> {
+    let of_status = status.into_iter().flat_map(|status| [&status.image_id, &status.image_ref]);
+    // The list has the image as the container was made from it; a status may have another name for it.
+    let asked_for = listed.image.iter().map(|image| &image.image);
+    let all = of_status.chain([&listed.image_id, &listed.image_ref]).chain(asked_for);
+    all.filter(|id| !id.is_empty()).cloned().collect()
+}
+
 /// Two containers of one name may be created before anybody looks at the first of them.
 fn newest_before(containers: Vec<Container>, id: &str) -> Option<Container> {
     let created = containers.iter().find(|container| container.id == id).map(|new| new.created_at);
@@ -97,6 +110,15 @@ fn newest_before(containers: Vec<Container>, id: &str) -> Option<Container> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_is_known_by_all_its_ids() {
+        let status = ContainerStatus { image_id: "sha256:1".into(), ..Default::default() };
+        let image = Some(k8s_cri::v1::ImageSpec { image: "sha256:1".into(), ..Default::default() });
+        let listed = Container { image, image_ref: "web@sha256:2".into(), ..Default::default() };
+        assert_eq!(image_ids(&listed, Some(&status)), ["sha256:1", "web@sha256:2", "sha256:1"]);
+        assert_eq!(image_ids(&Container::default(), None), [""; 0]);
+    }
 
     #[test]
     fn the_newest_of_the_older_ones_is_meant() {

@@ -11,6 +11,7 @@ fn previous() -> Previous {
         sandbox: "s1".to_owned(),
         hash: Some("aa".to_owned()),
         image: Some("nginx:1".to_owned()),
+        image_ids: Vec::new(),
         exit: Some(Exit { code: 3, reason: "Error".to_owned() }),
         stopped: false,
     }
@@ -21,6 +22,7 @@ fn created() -> Created {
         sandbox: "s1".to_owned(),
         hash: Some("aa".to_owned()),
         image: Some("nginx:1".to_owned()),
+        image_id: "sha256:11".to_owned(),
         attempt: 1,
         differences: Some(Vec::new()),
     }
@@ -61,6 +63,24 @@ fn each_cause_has_its_rule() {
         cause(&previous(), &Created { differences: resized.differences.clone(), ..hash.clone() }),
         Cause::SpecChanged
     );
+    // Without a record the image decides.
+    let no_record = Created { differences: None, ..hash.clone() };
+    for (ids, expected) in [
+        (&[][..], Cause::SpecChanged),
+        (&["", "sha256:22"], Cause::SpecChanged),
+        (&["nginx@sha256:99", "sha256:11"], Cause::HashOnly),
+        (&["11"], Cause::HashOnly),
+    ] {
+        let image_ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        let old = Previous { image: None, image_ids, ..previous() };
+        assert_eq!(cause(&old, &no_record), expected, "{ids:?}");
+        // Nobody says which image it is.
+        let nameless = Created { image_id: String::new(), ..no_record.clone() };
+        assert_eq!(cause(&old, &nameless), Cause::SpecChanged, "{ids:?}");
+        // A record knows better.
+        let different = Created { differences: resized.differences.clone(), ..hash.clone() };
+        assert_eq!(cause(&old, &different), Cause::SpecChanged, "{ids:?}");
+    }
     // What is not known does not count as changed.
     assert_eq!(cause(&Previous { hash: None, ..previous() }, &hash), crashed(3));
     assert_eq!(
