@@ -163,8 +163,7 @@ impl Record {
         self.fields.contains_key(Self::CLEAR)
     }
 
-    /// The same record as another crisp would have written it.
-    #[cfg(test)]
+    /// The same record as a crisp that writes that version would have written it.
     pub(crate) fn of_version(version: u64, record: &Self) -> Self {
         Self { version, ..record.clone() }
     }

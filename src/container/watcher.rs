@@ -182,6 +182,8 @@ fn compare(label: &Label, request: &Bytes, keys: &Keys, bodies: &Mutex<Bodies>) 
     // The record itself is not there. Its digest tells at least whether it would be the same.
     for clear in [false, true] {
         let new = Record::of(request, key, clear).ok()?;
+        // The version is in what was digested.
+        let new = Record::of_version(reference.version, &new);
         if record::digest(new.json().as_bytes()) == reference.digest {
             return Some(Vec::new());
         }
@@ -214,6 +216,34 @@ impl Subject {
         };
         let image = config.image.unwrap_or_default();
         let user = image.user_specified_image;
-        Ok(Some((subject, if user.is_empty() { image.image } else { user })))
+        let asked_for = if user.is_empty() { image.image.clone() } else { user };
+        Ok(Some((subject, asked_for, image.image)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::record::Reference;
+    use crate::container::record::tests::requests::{bytes, request};
+
+    #[test]
+    fn a_digest_is_compared_as_the_crisp_of_its_time_made_it() {
+        let (keys, dir) = (Keys::in_memory().unwrap(), tempfile::tempdir().unwrap());
+        let bodies = Mutex::new(Bodies::new(dir.path(), 0));
+        let (message, mut edited) = (bytes(&request()), request());
+        edited.config.as_mut().unwrap().tty ^= true;
+        for (version, clear) in [(record::VERSION, false), (record::VERSION, true), (0, false), (0, true)] {
+            let old = Record::of_version(version, &Record::of(&message, keys.current(), clear).unwrap());
+            let label = Label::Digest(Reference {
+                version,
+                key: old.key().to_owned(),
+                image: None,
+                digest: record::digest(old.json().as_bytes()),
+                size: old.json().len() as u64,
+            });
+            let compared = |message| compare(&label, message, &keys, &bodies).unwrap().len();
+            assert_eq!((compared(&message), compared(&bytes(&edited))), (0, 1), "{version} {clear}");
+        }
     }
 }

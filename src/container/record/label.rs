@@ -24,6 +24,8 @@ pub enum Label {
 /// Stands for a record that is too long for a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
+    /// The version of the crisp that wrote the record.
+    pub version: u64,
     /// The id of the key under which values are hashed.
     pub key: String,
     /// The image as the user named it, unless that is too long itself.
@@ -129,8 +131,9 @@ impl Label {
             true => Some(take_text(&mut fields, "image")?),
             false => None,
         };
+        let version = version(&mut fields)?;
         let (key, size) = (take_text(&mut fields, "key")?, take_number(&mut fields, "size")?);
-        Ok(Self::Digest(Reference { key, image, digest, size }))
+        Ok(Self::Digest(Reference { version, key, image, digest, size }))
     }
 
     /// The image as the user named it.

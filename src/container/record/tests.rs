@@ -299,6 +299,7 @@ fn a_record_that_fits_is_inline_and_any_other_a_digest() {
         assert_eq!(body.as_ref(), Some(&json));
         let Label::Digest(reference) = Label::parse(&text).unwrap() else { panic!("{text}") };
         assert_eq!(reference.image.as_deref(), Some("registry.example.com/team/web:1.0"));
+        assert_eq!(reference.version, VERSION);
         assert_eq!((reference.key.as_str(), reference.size), (record.key(), json.len() as u64));
         assert_eq!(reference.open(json.as_bytes()).unwrap(), record);
         assert!(reference.open(json.replace("/srv", "/svr").as_bytes()).is_err());
