@@ -50,6 +50,12 @@ pub const MAX_BODY: usize = 4 << 20;
 /// So many values a request may have, at all depths. It bounds what recording costs.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 15;
 
+/// Requests that are recorded quickly have no more bytes.
+const QUICK_BYTES: usize = 64 << 10;
+
+/// And no more values, at all depths. A mount or a profile has several.
+const QUICK_ELEMENTS: usize = 1000;
+
 /// What a container was made from.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Record {
@@ -115,6 +121,12 @@ impl Record {
         }
         let image = config.image.as_ref().map_or("", user_image).to_owned();
         Ok(Self { version: VERSION, key: key.id().to_owned(), image, fields })
+    }
+
+    /// Whether a request is recorded so quickly that other calls can wait for it: hashing costs by the value, and 64 KiB
+    /// can hold tens of thousands.
+    pub(crate) fn is_quick(message: &Bytes) -> bool {
+        message.len() <= QUICK_BYTES && !other::has_more(message, QUICK_ELEMENTS)
     }
 
     /// Reads a record from its JSON.

@@ -31,9 +31,6 @@ use crate::metrics::containers::Form;
 /// A record of so many bytes is always inside its label: a digest would take no less.
 const NO_LONGER: usize = 200;
 
-/// A request of more bytes is read in the background, so that no other call waits for it.
-const SMALL: usize = 64 << 10;
-
 /// How long a call waits for a record that is made in the background.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -136,7 +133,7 @@ impl Recorder {
     /// The label for a container to be created, at once. `Err`: there is none, and the container is created without.
     /// `None`: the request is long, and [`Recorder::label_of_large`] has to be waited for.
     pub fn label(&self, request: &Bytes) -> Option<Result<String, Error>> {
-        (request.len() <= SMALL).then(|| self.settle(self.make(request)))
+        Record::is_quick(request).then(|| self.settle(self.make(request)))
     }
 
     /// The label for a container with a long request, made elsewhere.

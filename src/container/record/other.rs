@@ -164,12 +164,22 @@ pub(super) enum Wrong {
 
 /// Finds what is unknown in a `CreateContainerRequest`.
 pub(super) fn unknown(message: &[u8]) -> Result<Unknown<'_>, Wrong> {
-    let (mut found, mut left) = (Unknown::new(), MAX_ELEMENTS);
-    walk(&REQUEST, message, &mut found, &mut left)?;
+    let mut found = within(message, MAX_ELEMENTS)?;
     for spans in found.values_mut() {
         // The entries of a map come in any order.
         spans.sort_unstable();
     }
+    Ok(found)
+}
+
+/// Whether a `CreateContainerRequest` has more values than that, at all depths. Looks at no more of them.
+pub(super) fn has_more(message: &[u8], than: usize) -> bool {
+    within(message, than) == Err(Wrong::TooMany)
+}
+
+fn within(message: &[u8], mut most: usize) -> Result<Unknown<'_>, Wrong> {
+    let mut found = Unknown::new();
+    walk(&REQUEST, message, &mut found, &mut most)?;
     Ok(found)
 }
 

@@ -290,6 +290,28 @@ fn requests_without_end_are_not_recorded() {
 }
 
 #[test]
+fn requests_of_many_values_are_not_quick() {
+    let envs = |count: usize| {
+        let mut request = request();
+        request.config.as_mut().unwrap().envs = (0..count).map(|_| variable("A", "")).collect();
+        bytes(&request)
+    };
+    assert!(Record::is_quick(&bytes(&request())) && Record::is_quick(&Bytes::new()));
+    assert!(Record::is_quick(&envs(QUICK_ELEMENTS / 2)));
+    let many = envs(QUICK_ELEMENTS + 1);
+    assert!(many.len() < QUICK_BYTES && !Record::is_quick(&many));
+    let mut large = request();
+    large.config.as_mut().unwrap().envs = vec![variable("A", &"x".repeat(QUICK_BYTES))];
+    assert!(!Record::is_quick(&bytes(&large)));
+    let mut groups = request();
+    let linux = groups.config.as_mut().unwrap().linux.as_mut().unwrap();
+    linux.security_context.as_mut().unwrap().supplemental_groups = (0..2000).collect();
+    assert!(!Record::is_quick(&bytes(&groups)));
+    // What cannot be read has no record, and that is found out soon.
+    assert!(Record::is_quick(&Bytes::from_static(b"\xff")));
+}
+
+#[test]
 fn a_record_that_fits_is_inline_and_any_other_a_digest() {
     let record = of(&bytes(&request()));
     let json = record.json();
