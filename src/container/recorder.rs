@@ -131,7 +131,7 @@ impl Recorder {
     }
 
     /// The label for a container to be created, at once. `Err`: there is none, and the container is created without.
-    /// `None`: the request is long, and [`Recorder::label_of_large`] has to be waited for.
+    /// `None`: the request is long or has many parts, and [`Recorder::label_of_large`] has to be waited for.
     pub fn label(&self, request: &Bytes) -> Option<Result<String, Error>> {
         Record::is_quick(request).then(|| self.settle(self.make(request)))
     }
@@ -154,9 +154,14 @@ impl Recorder {
         self.0.watcher.created(Created { request, id: id.to_owned() });
     }
 
-    /// Somebody has a container stopped.
-    pub fn stopping(&self, id: &str) {
-        self.0.stops.add(id);
+    /// Somebody has a container stopped. Whether that was not known yet.
+    pub fn stopping(&self, id: &str) -> bool {
+        self.0.stops.add(id)
+    }
+
+    /// The runtime did not stop it.
+    pub fn not_stopped(&self, id: &str) {
+        self.0.stops.remove(id);
     }
 
     /// To be called before a list of all containers is asked for.

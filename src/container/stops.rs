@@ -20,20 +20,29 @@ struct Recent {
 }
 
 impl Stops {
-    pub(super) fn add(&self, id: &str) {
+    /// Whether it is new.
+    pub(super) fn add(&self, id: &str) -> bool {
         if id.is_empty() || id.len() > LONGEST {
-            return;
+            return false;
         }
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let id: Arc<str> = id.into();
         if !recent.ids.insert(id.clone()) {
-            return;
+            return false;
         }
         recent.order.push_back(id);
         if recent.order.len() > MOST
             && let Some(oldest) = recent.order.pop_front()
         {
             recent.ids.remove(&oldest);
+        }
+        true
+    }
+
+    pub(super) fn remove(&self, id: &str) {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if recent.ids.remove(id) {
+            recent.order.retain(|other| **other != *id);
         }
     }
 
@@ -49,13 +58,16 @@ mod tests {
     #[test]
     fn the_latest_are_remembered_and_no_more() {
         let stops = Stops::default();
-        (0..MOST + 10).for_each(|n| stops.add(&n.to_string()));
-        (0..MOST).for_each(|_| stops.add("again"));
-        stops.add(&"long".repeat(100));
-        stops.add("");
+        (0..MOST + 10).for_each(|n| assert!(stops.add(&n.to_string())));
+        assert!(stops.add("again"));
+        (0..MOST).for_each(|_| assert!(!stops.add("again")));
+        assert!(!stops.add(&"long".repeat(100)) && !stops.add(""));
         assert!(
             !stops.has("0") && !stops.has("10") && stops.has("11") && stops.has("again") && !stops.has("")
         );
         assert_eq!(stops.0.lock().unwrap().order.len(), MOST);
+        ["again", "never", ""].iter().for_each(|id| stops.remove(id));
+        assert!(!stops.has("again") && stops.has("11"));
+        assert_eq!(stops.0.lock().unwrap().order.len(), MOST - 1);
     }
 }

@@ -3,7 +3,7 @@
 //! | call | what is done |
 //! |---|---|
 //! | CreateContainer | the label is set; when it has succeeded, the container before it is looked for (in the background) |
-//! | StopContainer | remembered, so that the end of the container is not taken for a crash |
+//! | StopContainer | remembered unless it is refused, so that the end of the container is not taken for a crash |
 //! | ListContainers, StreamContainers | the label is taken out; a list of all tells what labels take on the node |
 //! | ContainerStatus, PodSandboxStatus, GetContainerEvents, stats | the label is taken out |
 //!
@@ -71,6 +71,20 @@ impl Records {
                 Ok(())
             }
         }
+    }
+
+    /// Remembers that a container is being stopped, from now on: it ends before the call does.
+    fn stop(&self, id: &str, forward: &mut Forward) {
+        if !self.recorder.stopping(id) {
+            return;
+        }
+        let (recorder, id) = (self.recorder.clone(), id.to_owned());
+        forward.end.push(OnEnd(Box::new(move |code| {
+            // A kubelet that has waited long enough may well have got what it wanted.
+            if !matches!(code, Code::Ok | Code::Cancelled | Code::DeadlineExceeded) {
+                recorder.not_stopped(&id);
+            }
+        })));
     }
 
     /// Looks for the container before, once this one is there.
@@ -160,7 +174,7 @@ impl Feature for Records {
             }
             Method::STOP_CONTAINER => {
                 let id = last(&call.message, [1]).map_err(unreadable)?.and_then(Value::as_str);
-                self.recorder.stopping(id.unwrap_or_default());
+                self.stop(id.unwrap_or_default(), forward);
             }
             method => match Place::of(method) {
                 Some(place) => self.strip(place, call, forward)?,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crisp::container::history::{Restart, Wanted};
 use crisp::container::record::LABEL;
+use k8s_cri::v1::StopContainerRequest;
+use prost::Message as _;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -117,6 +119,47 @@ async fn causes_are_told_right() {
     );
     assert!(events[0].warning && events[0].message.contains("exit code 3"), "{:?}", events[0]);
     assert!(!events[4].warning && events[4].message.contains("busybox:1.36"), "{:?}", events[4]);
+}
+
+/// A stop tells why a container ended, unless it was refused; what was edited meanwhile does not.
+#[tokio::test]
+async fn stops_are_told_apart_from_edits_and_refused_stops() {
+    let bench = Bench::new().await;
+    let stop = async |timeout| {
+        let container_id = bench.runtime.last().container.id;
+        let request = StopContainerRequest { container_id, timeout }.encode_to_vec();
+        bench.client.unary(STOP, &request).await.unwrap().code().to_owned()
+    };
+    let mut spec = Spec::default();
+    bench.create(&spec).await;
+    assert_eq!(stop(i64::MAX).await, "13");
+    bench.runtime.end(3, "Error");
+    assert_eq!(bench.again(1, &spec).await.cause, "crashed");
+
+    // Refused once more, but it has been stopped already.
+    assert_eq!((stop(30).await, stop(i64::MAX).await), ("0".into(), "13".into()));
+    bench.runtime.end(137, "Error");
+    spec.env[0].1 = "slow".into();
+    let restart = bench.again(2, &spec).await;
+    assert_eq!((restart.cause.as_str(), restart.differences), ("stopped", vec!["env.MODE: changed".into()]));
+}
+
+/// From before crisp, or made at the runtime's own socket.
+#[tokio::test]
+async fn without_a_record_the_image_tells_whether_the_spec_changed() {
+    let bench = Bench::new().await;
+    let forget = |image: &str| {
+        let mut containers = bench.runtime.containers();
+        let container = &mut containers.last_mut().unwrap().container;
+        container.labels.remove(LABEL).unwrap();
+        container.image.as_mut().unwrap().image = image.to_owned();
+    };
+    bench.create(&Spec::default()).await;
+    forget("sha256:1111");
+    let restart = bench.again(1, &Spec { hash: "22222222", ..Spec::default() }).await;
+    assert_eq!(restart.cause, "hash-only", "{restart:?}");
+    forget("sha256:2222");
+    assert_eq!(bench.again(2, &Spec { hash: "33333333", ..Spec::default() }).await.cause, "spec-changed");
 }
 
 #[tokio::test]

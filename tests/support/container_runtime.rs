@@ -10,6 +10,7 @@ use k8s_cri::v1::{
     Container, ContainerConfig, ContainerMetadata, ContainerState, ContainerStatus, ContainerStatusRequest,
     ContainerStatusResponse, CreateContainerRequest, CreateContainerResponse, ImageSpec, KeyValue,
     ListContainersRequest, ListContainersResponse, PodSandboxConfig, PodSandboxMetadata,
+    StopContainerRequest,
 };
 use prost::Message;
 
@@ -52,7 +53,7 @@ impl ContainerRuntime {
                     CREATE => create(&mut state.lock().unwrap(), message),
                     LIST => list(&state.lock().unwrap(), message),
                     STATUS => status(&state.lock().unwrap(), message),
-                    STOP => Reply::of(&[b""]),
+                    STOP => stop(message),
                     _ => Reply::error("12", "no"),
                 };
                 let _ = incoming.reply(&reply).await;
@@ -102,6 +103,14 @@ fn list(containers: &[Made], message: Bytes) -> Reply {
     };
     let containers = containers.iter().filter(fits).map(|made| made.container.clone()).collect();
     Reply::of(&[&ListContainersResponse { containers }.encode_to_vec()])
+}
+
+/// Refused if it may take as long as no kubelet says.
+fn stop(message: Bytes) -> Reply {
+    match StopContainerRequest::decode(message).unwrap().timeout {
+        i64::MAX => Reply::error("13", "no"),
+        _ => Reply::of(&[b""]),
+    }
 }
 
 fn status(containers: &[Made], message: Bytes) -> Reply {
