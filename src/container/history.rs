@@ -24,6 +24,9 @@ const RESTARTS: &str = "restarts";
 /// How many commands may wait.
 const COMMANDS: usize = 64;
 
+/// So many entries that cannot be read are removed when the store is opened.
+const UNREADABLE: usize = 10_000;
+
 /// How often, and how many times, a store is tried that another process is just giving up.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRIES: usize = 100;
@@ -110,6 +113,14 @@ struct Open {
     kept: Kept,
     store: Option<Store>,
     problem: Option<String>,
+}
+
+/// What is in a store.
+struct Found {
+    store: Store,
+    restarts: Vec<(u64, Restart)>,
+    /// The numbers of entries that are no restarts.
+    unreadable: Vec<u64>,
 }
 
 // === impl History ===
@@ -207,9 +218,10 @@ impl Keeper {
         let open = match self.open.take() {
             Some(open) => open,
             None => match open_store(&self.dir).await {
-                Ok((store, found)) => {
+                Ok(Found { store, restarts, unreadable }) => {
                     let mut kept = Kept::new(self.keep);
-                    found.into_iter().for_each(|(id, restart)| kept.put(id, restart));
+                    restarts.into_iter().for_each(|(id, restart)| kept.put(id, restart));
+                    forget(&store, unreadable).await;
                     Open { kept, store: Some(store), problem: None }
                 }
                 Err(error) => {
@@ -228,18 +240,36 @@ impl Keeper {
     }
 }
 
+/// Removes entries that nobody can read: none would ever take their place.
+async fn forget(store: &Store, unreadable: Vec<u64>) {
+    if unreadable.is_empty() {
+        return;
+    }
+    let mut batch = Batch::new();
+    for id in &unreadable {
+        batch.remove(RESTARTS, *id);
+    }
+    let count = unreadable.len();
+    match store.commit(batch).await {
+        Ok(()) => tracing::warn!(count, "restarts that cannot be read are removed from the history"),
+        // They are tried again when the store is opened next.
+        Err(error) => tracing::debug!(%error, count, "restarts that cannot be read stay in the history"),
+    }
+}
+
 /// Opens the store and reads all of it. A process that is just giving it up is waited for.
-async fn open_store(dir: &Path) -> Result<(Store, Vec<(u64, Restart)>), String> {
+async fn open_store(dir: &Path) -> Result<Found, String> {
     for tries in 0.. {
         let dir = dir.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
             let store = Store::open(&dir)?;
-            let mut found = Vec::new();
-            let read = store.each(RESTARTS, |id, data| {
-                // One that cannot be read is left out; it goes when its turn comes.
-                found.extend(serde_json::from_slice(data).ok().map(|restart| (id, restart)));
+            let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+            let read = store.each(RESTARTS, |id, data| match serde_json::from_slice(data) {
+                Ok(restart) => found.push((id, restart)),
+                Err(_) if unreadable.len() < UNREADABLE => unreadable.push(id),
+                Err(_) => {}
             });
-            Ok(read.map(|()| (store, found)))
+            Ok(read.map(|()| Found { store, restarts: found, unreadable }))
         });
         match opened.await.map_err(|error| error.to_string())? {
             Err(OpenError::Busy { .. }) if tries < RETRIES => tokio::time::sleep(RETRY).await,

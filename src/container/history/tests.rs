@@ -43,6 +43,24 @@ async fn restarts_outlive_the_process() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path().join(DIRECTORY)).unwrap();
+    let mut batch = Batch::new();
+    batch.put(RESTARTS, 1, b"{".to_vec()).put(RESTARTS, 7, b"7".to_vec());
+    batch.put(RESTARTS, 3, serde_json::to_vec(&restart("a", 0)).unwrap());
+    store.commit(batch).await.unwrap();
+    store.close().await;
+
+    let history = History::start(dir.path(), 100);
+    assert_eq!(history.list(Wanted::default()).await.unwrap().restarts, [restart("a", 0)]);
+    history.close().await;
+    let store = Store::open(dir.path().join(DIRECTORY)).unwrap();
+    let left: Vec<u64> = store.load(RESTARTS).unwrap().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(left, [3]);
+}
+
+#[tokio::test]
 async fn without_a_store_they_are_remembered_in_memory() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join(DIRECTORY), b"a file where the directory should be").unwrap();
