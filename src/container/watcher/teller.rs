@@ -20,6 +20,9 @@ const REMEMBERED: usize = 1000;
 /// The longest name that is written down.
 const NAME: usize = 300;
 
+/// So many bytes of differences are written down; how many more there are is said.
+const LISTED: usize = 8 << 10;
+
 pub(super) struct Teller {
     history: History,
     events: PodEvents,
@@ -73,7 +76,7 @@ impl Teller {
                 cause: cause.as_str().to_owned(),
                 words: cause.to_string(),
                 exit_code,
-                differences: differences.iter().map(Difference::to_string).collect(),
+                differences: listed(differences),
                 id: cut(id).to_owned(),
                 previous: cut(&previous).to_owned(),
             })
@@ -97,7 +100,40 @@ impl Teller {
     }
 }
 
+fn listed(differences: &[Difference]) -> Vec<String> {
+    let (mut lines, mut left) = (Vec::new(), LISTED);
+    for difference in differences {
+        let line = difference.to_string();
+        let Some(rest) = left.checked_sub(line.len()) else { break };
+        left = rest;
+        lines.push(line);
+    }
+    match differences.len() - lines.len() {
+        0 => {}
+        more => lines.push(format!("and {more} more")),
+    }
+    lines
+}
+
 /// Names come from anybody who can call; what is kept of them has an end.
 fn cut(name: &str) -> &str {
     name.char_indices().nth(NAME).map_or(name, |(end, _)| name.get(..end).unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container::restart::Shown;
+
+    #[test]
+    fn what_is_written_down_has_an_end() {
+        let of = |path: String| Difference { path, old: Shown::Hidden, new: Shown::Hidden };
+        assert_eq!(listed(&[]), [""; 0]);
+        assert_eq!(listed(&[of("tty".into())]), ["tty: changed"]);
+        let many: Vec<_> = (0..50).map(|_| of("€".repeat(240))).collect();
+        let lines = listed(&many);
+        // 720 bytes of path and ": changed".
+        assert_eq!((lines.len(), lines.last().unwrap().as_str()), (12, "and 39 more"));
+        assert!(lines.iter().map(String::len).sum::<usize>() <= LISTED + 20);
+    }
 }
