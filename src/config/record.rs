@@ -29,6 +29,9 @@ pub struct Record {
 /// The most bytes of a record inside its label: runtimes refuse a label whose key and value have more than 4096 bytes.
 const MOST_INLINE: u64 = 4096 - "io.kubernetes.container.spec".len() as u64;
 
+/// The most bytes of a record in a file that are read.
+const MOST_BODY: u64 = 4 << 20;
+
 /// Its fields, in the order in which they are documented.
 pub(super) const FIELDS: &[Field] = &[
     Field {
@@ -75,9 +78,12 @@ pub(super) const FIELDS: &[Field] = &[
         key: "record.maxBody",
         default: "1MiB",
         form: "size (B, KiB, MiB)",
-        help: "How large a record in a file can be; of a larger one only the digest is kept.",
+        help: "How large a record in a file can be, at most 4MiB; of a larger one only the digest is kept.",
         set: |config, text| {
-            let bytes = size(text)?.min(64 << 20);
+            let bytes = size(text)?;
+            if bytes > MOST_BODY {
+                return Err("expected at most 4MiB, as no larger record is read".to_owned());
+            }
             config.record.max_body = bytes as usize;
             Ok(())
         },

@@ -112,6 +112,16 @@ fn sizes_percentages_and_labels_are_read() {
 }
 
 #[test]
+fn no_record_is_kept_that_would_not_be_read() {
+    let set = |text: &str| load("", &[("record.maxBody", text)]).map(|config| config.record.max_body);
+    assert_eq!((set("4MiB").unwrap(), set("0B").unwrap()), (4 << 20, 0));
+    for text in ["4194305B", "64MiB", "1TiB"] {
+        let Mistakes(mistakes) = set(text).unwrap_err();
+        assert!(mistakes[0].starts_with("--record-max-body: expected at most 4MiB"), "{mistakes:?}");
+    }
+}
+
+#[test]
 fn a_pre_pull_may_not_make_pins_give_way() {
     let Mistakes(mistakes) = load("prepull: {diskFloorPercent: 19%}", &[]).unwrap_err();
     assert!(

@@ -44,6 +44,12 @@ fn the_canonical_form_is_what_it_always_was() {
     assert_eq!(json(&bytes(&request())), expected);
 }
 
+/// As the help of `record.maxBody` says.
+#[test]
+fn the_largest_file_is_the_largest_that_can_be_asked_for() {
+    assert_eq!(MAX_BODY, 4 << 20);
+}
+
 #[test]
 fn the_smallest_record() {
     let text = r#"{"image":"","key":"ls68-Hlx","v":1}"#;
