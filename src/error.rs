@@ -7,6 +7,8 @@ use std::fmt;
 
 use tonic::Code;
 
+use crate::wire;
+
 /// A failure that crisp itself reports to a caller.
 #[derive(Debug, Clone)]
 pub struct Error {
@@ -50,6 +52,13 @@ pub enum Origin {
 }
 
 // === impl Error ===
+
+/// A message that crisp cannot read goes on as it came, mostly; where it cannot, this is why.
+impl From<wire::Error> for Error {
+    fn from(error: wire::Error) -> Self {
+        Self::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+    }
+}
 
 impl Error {
     /// Makes an error with a message that says what is wrong and what to do.

@@ -84,7 +84,7 @@ impl Images {
     fn show_list(&self, message: &Bytes, listed: &mut HashSet<String>) -> Result<Patch, Error> {
         let (mut parts, mut images) = (Vec::new(), Vec::new());
         for field in fields(message) {
-            let field = field.map_err(unreadable)?;
+            let field = field?;
             if let (1, Value::Len(image)) = (field.number, field.value) {
                 let image = message.slice_ref(image);
                 images.push(read::<view::Image>(&image)?);
@@ -143,7 +143,7 @@ impl Images {
         let Some(image) = read::<view::ImageStatusResponse>(message)?.image else { return Ok(Patch::new()) };
         Ok(match self.sight.show([&image]).first() {
             Some(Shown::Hidden) => fields(message)
-                .map(|field| field.map(|field| Patch::new().remove([field.number])).map_err(unreadable))
+                .map(|field| field.map(|field| Patch::new().remove([field.number])).map_err(Error::from))
                 .collect::<Result<Patch, Error>>()?,
             Some(Shown::Pinned) => Patch::new().set([1, 8], true),
             Some(Shown::AsItIs) | None => Patch::new(),
@@ -174,7 +174,7 @@ impl Images {
             return reply;
         }
         let shown = reply.unary_message().and_then(|message| {
-            let changed = self.show_status(&message)?.apply(&message).map_err(unreadable)?;
+            let changed = self.show_status(&message)?.apply(&message)?;
             Ok((changed != message).then_some(changed))
         });
         match shown {
@@ -257,12 +257,8 @@ fn step(map: impl FnMut(&Bytes) -> Result<Patch, Error> + Send + 'static) -> Ste
 
 /// The text at a path, unless it is absent or empty.
 fn text<'a>(message: &'a [u8], path: &[u32]) -> Result<Option<&'a str>, Error> {
-    let value = last(message, path).map_err(unreadable)?;
+    let value = last(message, path)?;
     Ok(value.and_then(Value::as_str).filter(|text| !text.is_empty()))
-}
-
-fn unreadable(error: crate::wire::Error) -> Error {
-    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
 }
 
 #[cfg(test)]

@@ -27,10 +27,10 @@ use crate::container::record::LABEL;
 use crate::container::recorder::Recorder;
 use crate::cri::plan::{First, OnEnd, OnReply, Step};
 use crate::cri::{Call, Forward, Method, Plan, Policy};
-use crate::error::{Error, Kind, Origin};
+use crate::error::Error;
 use crate::intercept::Feature;
 use crate::metrics::Metrics;
-use crate::wire::{self, Patch, Value, count, last};
+use crate::wire::{Patch, Value, count, last};
 
 /// Adds records and takes them out.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Records {
     }
 
     fn create(&self, call: &Call, forward: &mut Forward) -> Result<(), Error> {
-        if last(&call.message, [2]).map_err(unreadable)?.is_none() {
+        if last(&call.message, [2])?.is_none() {
             // A container without a config is refused by the runtime, and has no labels.
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl Records {
         let (id, method) = (Arc::new(Mutex::new(String::new())), call.method);
         let seen = id.clone();
         let observe = move |message: &Bytes| {
-            if let Some(id) = last(message, [1]).map_err(unreadable)?.and_then(Value::as_str) {
+            if let Some(id) = last(message, [1])?.and_then(Value::as_str) {
                 id.clone_into(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
             }
             metrics.read_reply(method);
@@ -123,7 +123,7 @@ impl Records {
             return Ok(());
         }
         let (taken, mut labels) = (Taken::default(), None);
-        if is_list && asks_for_all(&call.message).map_err(unreadable)? {
+        if is_list && asks_for_all(&call.message)? {
             let wanted = self.recorder.wants_labels().then(|| Arc::new(Mutex::new(Vec::new())));
             labels = wanted.clone();
             let (recorder, mark, taken) = (self.recorder.clone(), self.recorder.mark(), taken.clone());
@@ -140,13 +140,13 @@ impl Records {
         let map = move |message: &Bytes| {
             metrics.read_reply(method);
             if is_list {
-                metrics.listed(method, count(message, [1]).map_err(unreadable)?);
+                metrics.listed(method, count(message, [1])?);
             }
             if !may_hold_record(message) {
                 return Ok(Patch::new());
             }
             if let Some(labels) = &labels {
-                let found = records_in(message).map_err(unreadable)?;
+                let found = records_in(message)?;
                 labels.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
             }
             Ok(place.strip(&taken))
@@ -173,7 +173,7 @@ impl Feature for Records {
                 self.create(call, forward)?;
             }
             Method::STOP_CONTAINER => {
-                let id = last(&call.message, [1]).map_err(unreadable)?.and_then(Value::as_str);
+                let id = last(&call.message, [1])?.and_then(Value::as_str);
                 self.stop(id.unwrap_or_default(), forward);
             }
             method => match Place::of(method) {
@@ -195,8 +195,4 @@ fn with_label(label: Option<&str>) -> Patch {
 
 fn step<T>(action: T) -> Step<T> {
     Step { feature: NAME, policy: Policy::Open, action }
-}
-
-fn unreadable(error: wire::Error) -> Error {
-    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
 }

@@ -9,7 +9,7 @@ use crate::container::hash;
 use crate::container::shield::Shield;
 use crate::cri::plan::{First, OnReply, Step};
 use crate::cri::{Call, Forward, Method, Plan, Policy};
-use crate::error::{Error, Kind, Origin};
+use crate::error::Error;
 use crate::intercept::Feature;
 use crate::wire::{Patch, Value, entry, last};
 
@@ -35,9 +35,9 @@ impl Hashes {
     fn verify(&self, call: &Call) -> Result<(), Error> {
         let message = &call.message;
         let text = |found: Option<&[u8]>| found.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
-        let label = |key: &str| entry(message, [2, 9], key).map(text).map_err(unreadable);
-        let computed = entry(message, [2, 10], hash::ANNOTATION).map(text).map_err(unreadable)?;
-        let image = last(message, [2, 2, 18]).map_err(unreadable)?.and_then(Value::as_str);
+        let label = |key: &str| entry(message, [2, 9], key).map(text);
+        let computed = entry(message, [2, 10], hash::ANNOTATION).map(text)?;
+        let image = last(message, [2, 2, 18])?.and_then(Value::as_str);
         let made_for_a_pod = label(POD_UID)?.is_some_and(|uid| !uid.is_empty());
         if let (true, Some(name), Some(image), Some(computed)) =
             (made_for_a_pod, label(CONTAINER_NAME)?, image, computed)
@@ -99,8 +99,4 @@ impl Feature for Hashes {
         forward.reply.push(Step { feature: NAME, policy: Policy::Open, action: OnReply::Map(Box::new(map)) });
         Ok(None)
     }
-}
-
-fn unreadable(error: crate::wire::Error) -> Error {
-    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::cri::frame::{Piece, Walker};
 use crate::cri::plan::{OnReply, Step};
-use crate::error::{Error, Kind, Origin};
+use crate::error::Error;
 use crate::wire::{self, Counter};
 
 /// The messages of one reply, counted by steps that want nothing but a number.
@@ -41,7 +41,7 @@ impl Counting {
                     let OnReply::Count(field, then) = &mut step.action else { continue };
                     match std::mem::replace(counter, Counter::new(*field)).finish() {
                         Ok(number) => then(number),
-                        Err(error) => failed(step, unreadable(error)),
+                        Err(error) => failed(step, error.into()),
                     }
                 }
             }
@@ -51,11 +51,7 @@ impl Counting {
 
 /// Counts in a message that was collected for somebody else.
 pub(super) fn count(message: &[u8], field: u32, then: &mut (dyn FnMut(u64) + Send)) -> Result<(), Error> {
-    wire::count(message, [field]).map(then).map_err(unreadable)
-}
-
-fn unreadable(error: wire::Error) -> Error {
-    Error::new(Kind::Internal, Origin::Crisp, format!("cannot read the message: {error}"))
+    wire::count(message, [field]).map(then).map_err(Error::from)
 }
 
 #[cfg(test)]
