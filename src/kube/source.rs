@@ -60,7 +60,10 @@ impl Source {
         // Who needs a program to get its credentials is not asked for them yet: that may need the network.
         if config.auth_info.exec.is_none() && config.auth_info.auth_provider.is_none() {
             super::client::install_tls();
-            config.rustls_client_config().map_err(|error| self.mistake(error))?;
+            config.rustls_client_config().map_err(|error| {
+                let inner = std::error::Error::source(&error).and_then(|inner| inner.downcast_ref());
+                self.mistake(inner.map_or_else(|| error.to_string(), words))
+            })?;
         }
         Ok(config)
     }
@@ -141,6 +144,10 @@ users: [{name: "u", user: {client-certificate: "x", client-key: "y", username: "
             assert!(!error.to_lowercase().contains("s3cret"), "{error}\nof {text}");
             assert!(error.starts_with("kubeconfig /"), "{error}");
         };
+        // Files that are not there, named by what is none.
+        let no_authority = FINE.replace("certificate-authority: \"none\", ", "");
+        check(&no_authority.replace("\"x\"", "s3cret"));
+        check(&no_authority.replace("client-certificate: \"x\"", "client-certificate-data: s3cret"));
         // Instead of each value, as text and with other forms; instead of each list and map; as one more key.
         let pieces: Vec<_> = FINE.split('"').collect();
         for (value, secret) in (1..pieces.len()).step_by(2).flat_map(|at| {
