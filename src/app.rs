@@ -76,7 +76,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let metrics = Metrics::new();
     let shutdown = Shutdown::default();
-    let kube = Kube::start(&config.kube, &Handle::current())?;
+    let kube = Kube::start(&config.kube, &Handle::current());
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
     let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
@@ -155,7 +155,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         listen,
         runtime = %endpoints.runtime,
         image = %endpoints.image,
-        kubernetes = kube.as_ref().map(Kube::server),
+        kubernetes = kube.as_ref().and_then(Kube::server),
         node = kube.as_ref().map(Kube::node),
         "serving"
     );

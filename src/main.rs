@@ -7,7 +7,6 @@ use crisp::admin::cli::{self, Usage, exit};
 use crisp::admin::client::ClientError;
 use crisp::app;
 use crisp::config::Config;
-use crisp::kube::Mistake;
 
 fn main() -> ExitCode {
     let matches = cli::command().get_matches();
@@ -59,7 +58,7 @@ fn code_of(error: &anyhow::Error) -> u8 {
         exit::UNREACHABLE
     } else if error.is::<Usage>() {
         exit::USAGE
-    } else if error.is::<app::NoRuntime>() || error.is::<app::CallsItself>() || error.is::<Mistake>() {
+    } else if error.is::<app::NoRuntime>() || error.is::<app::CallsItself>() {
         exit::CONFIG
     } else {
         exit::FAILURE

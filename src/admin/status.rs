@@ -77,10 +77,13 @@ pub struct Runtime {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kubernetes {
-    /// Where it is.
-    pub server: String,
+    /// Where it is, as far as that could be read.
+    pub server: Option<String>,
     /// The name of this node there.
     pub node: String,
+    /// Why it cannot be asked: what is wrong with the kubeconfig.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One method.
@@ -146,6 +149,13 @@ impl Reporter {
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
+        let kubernetes = match &self.kube {
+            Some(kube) => {
+                let problem = kube.problem().await;
+                Some(Kubernetes { server: kube.server(), node: kube.node().into(), problem })
+            }
+            None => None,
+        };
         let mut summaries = self.metrics.summaries();
         summaries.sort_by_key(|summary| std::cmp::Reverse(summary.slowest));
         let millis = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
@@ -158,10 +168,7 @@ impl Reporter {
             image_endpoint: self.image_endpoint.clone(),
             runtime,
             runtime_error,
-            kubernetes: self
-                .kube
-                .as_ref()
-                .map(|kube| Kubernetes { server: kube.server().into(), node: kube.node().into() }),
+            kubernetes,
             waiting_for_services: self
                 .links
                 .as_ref()
@@ -228,8 +235,13 @@ impl fmt::Display for Status {
         if self.image_endpoint != self.runtime_endpoint {
             writeln!(f, "images    {}", self.image_endpoint)?;
         }
-        if let Some(Kubernetes { server, node }) = &self.kubernetes {
-            writeln!(f, "cluster   {server}, this is node {node}")?;
+        if let Some(Kubernetes { server, node, problem }) = &self.kubernetes {
+            match problem {
+                Some(problem) => writeln!(f, "cluster   CANNOT BE ASKED: {problem}; this is node {node}")?,
+                None => {
+                    writeln!(f, "cluster   {}, this is node {node}", server.as_deref().unwrap_or_default())?
+                }
+            }
         }
         writeln!(f, "calls     {} ended, {} failed, {} under way", self.calls, self.errors, self.in_flight)?;
         if self.waiting_for_services > 0 {

@@ -30,7 +30,8 @@ pub(super) const FIELDS: &[Field] = &[
         default: "",
         form: "FILE",
         help: "How the Kubernetes API server is reached. Without it, crisp asks it only if it runs in a pod with a service \
-               account. What needs the API server is off otherwise.",
+               account. What needs the API server is off otherwise. The file is read whenever it is needed: one that is \
+               missing or broken stops nothing else.",
         set: |config, text| absolute(text).map(|path| config.kube.kubeconfig = Some(path)),
     },
     Field {

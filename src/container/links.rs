@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -109,6 +109,15 @@ const KUBELET_WAITS: Duration = Duration::from_secs(240);
 /// How many Services of one pod are read at once.
 const AT_ONCE: usize = 8;
 
+/// How long it may take to look whether all Services of a pod exist.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How long the last look may take, for which the pod is about to be refused anyway.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// How long before the caller's deadline every look is over.
+const ANSWER: Duration = Duration::from_secs(2);
+
 // === impl Links ===
 
 impl Links {
@@ -163,7 +172,7 @@ impl Links {
         self.in_background(async move {
             let api = links.api(&pod)?;
             let listed = api.services.list(&pod.namespace).await;
-            let services = listed.map_err(|error| links.refuse("unavailable", of_pod(&pod, &error)))?;
+            let services = listed.map_err(|error| links.unavailable(&pod, &error))?;
             change(&env, &services, &sources).map_err(|(source, why)| {
                 let Pod { namespace, name, .. } = &pod;
                 let why = why.map_or_else(
@@ -193,7 +202,11 @@ impl Links {
 
     async fn wait(&self, pod: Pod, dependencies: &Dependencies, until: Instant) -> Result<(), Error> {
         let api = self.api(&pod)?;
-        let missing = self.missing(&api, &pod, dependencies).await?;
+        // `until` lies that much before the deadline.
+        let left =
+            (until + (MARGIN - ANSWER)).saturating_duration_since(tokio::time::Instant::now().into_std());
+        let missing = self.missing(&api, &pod, dependencies, LOOK.min(left)).await;
+        let missing = missing.map_err(|error| self.unavailable(&pod, &error))?;
         if missing.is_empty() {
             self.note(|waiting| waiting.started(&pod));
             return Ok(());
@@ -224,7 +237,8 @@ impl Links {
         mut shown: Vec<String>,
         until: Instant,
     ) -> Result<(), Error> {
-        let watch = self.shared.watches.of(&pod.namespace, &api.services, &self.shared.background);
+        let start = || self.shared.watches.of(&pod.namespace, &api.services, &self.shared.background);
+        let mut watch = start();
         let mut seen = watch.seen();
         let until = tokio::time::sleep_until(until.into());
         tokio::pin!(until);
@@ -240,16 +254,21 @@ impl Links {
                 self.note(|waiting| waiting.still(pod, &shown));
             }
             tokio::select! {
-                // The sender lives as long as the watch that is held here.
-                _ = seen.changed() => {}
+                changed = seen.changed() => if changed.is_err() {
+                    // Its task has died, which only a mistake of crisp's own does. The next one begins with a pause.
+                    watch = start();
+                    seen = watch.seen();
+                },
                 () = self.shared.ending.cancelled() => return Err(ending()),
                 () = &mut until => {
                     // The last word is the API server's: a watch may be broken.
-                    let missing = self.missing(api, pod, dependencies).await?;
-                    if missing.is_empty() {
-                        break;
+                    match self.missing(api, pod, dependencies, LAST_LOOK).await {
+                        Ok(missing) if missing.is_empty() => break,
+                        Ok(missing) => return Err(self.given_up(pod, &missing)),
+                        // It is slow to say so, but the watch knows.
+                        Err(_) if seen.borrow().is_live() => return Err(self.given_up(pod, &shown)),
+                        Err(error) => return Err(self.unavailable(pod, &error)),
                     }
-                    return Err(self.given_up(pod, &missing));
                 }
             }
         }
@@ -270,19 +289,36 @@ impl Links {
         self.refuse("missing", Error::new(Kind::Precondition, Origin::Kubelet, message))
     }
 
-    /// Those that do not exist now.
-    async fn missing(&self, api: &Api, pod: &Pod, wanted: &Dependencies) -> Result<Vec<String>, Error> {
-        let found: Vec<_> = futures_util::stream::iter(wanted.names().to_vec())
+    /// Those that do not exist now, in the order of the alphabet. The first error ends the look.
+    async fn missing(
+        &self,
+        api: &Api,
+        pod: &Pod,
+        wanted: &Dependencies,
+        patience: Duration,
+    ) -> Result<Vec<String>, Error> {
+        let look = futures_util::stream::iter(wanted.names().to_vec())
             .map(|name| {
                 let get = api.services.get(&pod.namespace, &name);
                 async move { get.await.map(|service| service.is_none().then_some(name)) }
             })
-            .buffered(AT_ONCE)
-            .collect()
-            .await;
-        let found: Result<Vec<_>, _> = found.into_iter().collect();
-        let found = found.map_err(|error| self.refuse("unavailable", of_pod(pod, &error)))?;
-        Ok(found.into_iter().flatten().collect())
+            .buffer_unordered(AT_ONCE)
+            .try_filter_map(async |missing| Ok(missing))
+            .try_collect();
+        let mut missing: Vec<_> = tokio::time::timeout(patience, look).await.map_err(|_elapsed| {
+            let message = format!(
+                "the Kubernetes API server did not answer for {} within {:.1} s",
+                count(wanted.names().len()),
+                patience.as_secs_f32()
+            );
+            Error::new(Kind::Unavailable, Origin::KubeApi, message)
+        })??;
+        missing.sort_unstable();
+        Ok(missing)
+    }
+
+    fn unavailable(&self, pod: &Pod, error: &Error) -> Error {
+        self.refuse("unavailable", of_pod(pod, error))
     }
 
     fn api(&self, pod: &Pod) -> Result<Api, Error> {
@@ -381,9 +417,17 @@ fn of_pod(pod: &Pod, error: &Error) -> Error {
     Error::new(Kind::Unavailable, Origin::KubeApi, message)
 }
 
+/// How many, in a sentence.
+fn count(services: usize) -> String {
+    if services == 1 { "1 Service".to_owned() } else { format!("{services} Services") }
+}
+
 /// Names in a sentence.
 fn listed(names: &[String], namespace: &str) -> String {
     let noun = if names.len() == 1 { "Service" } else { "Services" };
     let names: Vec<_> = names.iter().map(|name| format!("{namespace}/{name}")).collect();
     format!("{noun} {}", names.join(", "))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use ::kube::Client;
-use ::kube::client::{Body, ClientBuilder, ConfigExt};
+use ::kube::client::{AuthError, Body, ClientBuilder, ConfigExt};
 use ::kube::config::Config;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -118,11 +118,11 @@ impl Kube {
             return Ok(client);
         }
         // Reads files, and may run a program that gets credentials.
-        let source = self.shared.source.clone();
+        let kube = self.clone();
         let making = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let config = source.read().map_err(|mistake| mistake.words())?;
-            connect(&config).map_err(|error| format!("{}: {error}", source.place()))
+            let config = kube.read().map_err(|mistake| mistake.to_string())?;
+            connect(&config).map_err(|error| format!("{}: {}", kube.shared.source.place(), words(&error)))
         });
         let client = match making.await {
             Ok(made) => made.map_err(|reason| self.failed(what, &reason))?,
@@ -170,28 +170,54 @@ impl Kube {
 
     /// No answer, or one that cannot be read.
     fn away(&self, what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
-        let mut words = error.to_string();
-        let mut cause = error.source();
-        // The outermost error mostly says "client error (Connect)" and no more.
-        while let Some(error) = cause {
-            let next = error.to_string();
-            if !words.contains(&next) {
-                words = format!("{words}: {next}");
-            }
-            cause = error.source();
-        }
-        self.failed(what, &words)
+        self.failed(what, &words(error))
     }
 
     /// What the caller is told: the kubelet tries again.
     pub(super) fn failed(&self, what: &str, reason: &str) -> Error {
-        let server = &self.shared.server;
+        let server = self.server().map(|server| format!(" {server}")).unwrap_or_default();
         let reason = shown(reason);
         Error::new(
             Kind::Unavailable,
             Origin::KubeApi,
-            format!("cannot {what} at the Kubernetes API server {server}: {reason}"),
+            format!("cannot {what} at the Kubernetes API server{server}: {reason}"),
         )
+    }
+}
+
+/// An error and its causes. The outermost mostly says "client error (Connect)" and no more.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words = String::new();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // It would show what a program printed, and that may be credentials.
+        if let Some(error) = error.downcast_ref() {
+            return without_secrets(error);
+        }
+        let next = match error.downcast_ref() {
+            // What is in it comes next.
+            Some(::kube::Error::Auth(_)) => "no credentials".to_owned(),
+            _ => error.to_string(),
+        };
+        if !words.contains(&next) {
+            words = if words.is_empty() { next } else { format!("{words}: {next}") };
+        }
+        cause = error.source();
+    }
+    words
+}
+
+fn without_secrets(error: &AuthError) -> String {
+    match error {
+        AuthError::AuthExecRun { out, .. } => {
+            let said = String::from_utf8_lossy(&out.stderr);
+            format!("the program that gets credentials failed with {}: {}", out.status, said.trim())
+        }
+        AuthError::AuthExecParse(_) => {
+            "the program that gets credentials printed something that is not an ExecCredential".to_owned()
+        }
+        AuthError::ReadTokenFile(error, _) => format!("tokenFile cannot be read: {error}"),
+        error => error.to_string(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Protects: what crisp asks of the Kubernetes API server, and that only a kubeconfig that can never work stops crisp.
+//! Protects: what crisp asks of the Kubernetes API server, and that no kubeconfig stops crisp.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use crisp::admin::client;
 use crisp::config::Config;
 use crisp::container::PodEvent;
 use crisp::error::Origin;
-use crisp::kube::{Kube, Mistake};
+use crisp::kube::Kube;
 use serde_json::json;
 use tokio::runtime::Handle;
 
 use crate::api_server::{ApiServer, Fault, kubeconfig};
 use crate::support::binary::{Place, free_address};
 use crate::support::fake_runtime::FakeRuntime;
-use crate::support::wait::{eventually, soon};
+use crate::support::wait::eventually;
 
 struct Files(tempfile::TempDir);
 
@@ -26,18 +26,18 @@ impl Files {
         self.0.path().join("kubeconfig")
     }
 
-    fn start(&self) -> Result<Kube, Mistake> {
+    fn start(&self) -> Kube {
         let file = self.kubeconfig();
         let config =
             Config::load(None, [("kubeconfig", file.to_str().unwrap()), ("nodeName", "node-1")]).unwrap();
-        Kube::start(&config.kube, &Handle::current()).map(Option::unwrap)
+        Kube::start(&config.kube, &Handle::current()).unwrap()
     }
 }
 
 fn connected(api: &ApiServer) -> (Files, Kube) {
     let files = Files::new();
     api.kubeconfig(&files.kubeconfig());
-    let kube = files.start().unwrap();
+    let kube = files.start();
     (files, kube)
 }
 
@@ -106,7 +106,7 @@ async fn an_error_says_what_was_asked_and_what_to_do() {
         kubeconfig(&format!("http://{}", api.address()), &json!({"token": "old"})),
     )
     .unwrap();
-    let late = files.start().unwrap();
+    let late = files.start();
     assert!(late.pods_of_node().await.unwrap_err().message().contains("401"));
     api.kubeconfig(&files.kubeconfig());
     assert_eq!(late.pods_of_node().await.unwrap(), []);
@@ -138,7 +138,7 @@ async fn a_program_may_get_the_credentials() {
     let user = json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
         "interactiveMode": "Never", "args": ["-c", format!("touch {}; echo '{said}'", ran.display())]}});
     std::fs::write(files.kubeconfig(), kubeconfig(&format!("http://{}", api.address()), &user)).unwrap();
-    let kube = files.start().unwrap();
+    let kube = files.start();
     assert!(!ran.exists());
     assert_eq!(kube.pods_of_node().await.unwrap(), []);
     assert!(ran.exists());
@@ -152,13 +152,13 @@ async fn clients_of_registries_and_of_the_api_server_live_side_by_side() {
     let text = kubeconfig(&format!("https://{}", free_address()), &user)
         .replace("\"server\"", "\"insecure-skip-tls-verify\":true,\"server\"");
     std::fs::write(files.kubeconfig(), text).unwrap();
-    let kube = files.start().unwrap();
+    let kube = files.start();
     assert!(kube.pods_of_node().await.unwrap_err().message().contains("refused"));
     let _ = reqwest::Client::builder().build().unwrap();
 }
 
 #[tokio::test]
-async fn a_kubeconfig_that_can_never_work_is_a_mistake() {
+async fn a_broken_kubeconfig_is_told_and_read_again() {
     let server = "https://127.0.0.1:6443";
     let token = json!({"token": "t"});
     let broken_key = json!({"client-certificate-data": "aGFsbG8=", "client-key-data": "aGFsbG8="});
@@ -169,10 +169,10 @@ async fn a_kubeconfig_that_can_never_work_is_a_mistake() {
         (kubeconfig("/nowhere", &token), "server is not an address"),
         (
             kubeconfig(server, &token).replace("\"current-context\":\"test\"", "\"current-context\":\"x\""),
-            "x",
+            "current-context",
         ),
         (kubeconfig(server, &broken_key), "PEM"),
-        (kubeconfig(server, &missing), "/does/not/exist"),
+        (kubeconfig(server, &missing), "client-certificate"),
         (
             kubeconfig(server, &token).replace("\"server\"", "\"proxy-url\":\"http://p:1\",\"server\""),
             "proxy-url",
@@ -180,29 +180,45 @@ async fn a_kubeconfig_that_can_never_work_is_a_mistake() {
     ] {
         let files = Files::new();
         std::fs::write(files.kubeconfig(), &text).unwrap();
-        let mistake = files.start().unwrap_err().to_string();
+        let kube = files.start();
+        let mistake = kube.problem().await.unwrap();
         assert!(mistake.starts_with(&format!("kubeconfig {}: ", files.kubeconfig().display())), "{mistake}");
         assert!(mistake.contains(words), "{words} in {mistake}");
+        let error = kube.pods_of_node().await.unwrap_err();
+        assert!(error.message().ends_with(&mistake), "{error}");
     }
-    assert!(Files::new().start().unwrap_err().to_string().contains("No such file"));
+
+    let (files, api) = (Files::new(), ApiServer::start());
+    let kube = files.start();
+    assert!(kube.problem().await.unwrap().contains("No such file"));
+    assert_eq!(kube.server(), None);
+    let error = kube.pods_of_node().await.unwrap_err();
+    assert!(
+        error.message().starts_with("cannot list the pods of node node-1 at the Kubernetes API server: ")
+    );
+    api.kubeconfig(&files.kubeconfig());
+    assert_eq!(kube.pods_of_node().await.unwrap(), []);
+    assert_eq!((kube.problem().await, kube.server()), (None, Some(format!("http://{}", api.address()))));
 }
 
 #[tokio::test]
-async fn a_broken_kubeconfig_ends_the_program_and_an_absent_api_server_does_not() {
+async fn neither_an_absent_kubeconfig_nor_an_absent_api_server_ends_the_program() {
     let place = Place::new();
     let _runtime =
         FakeRuntime::answering(&place.runtime(), crate::support::bytes_on_the_wire::Reply::of(&[b""]));
     let file = place.path("kubeconfig");
     let flags = ["--kubeconfig", file.to_str().unwrap(), "--node-name", "node-1"];
-    let mut command = crate::support::binary::crisp();
-    command.args(place.arguments()).args(flags);
-    let mut broken = place.spawn("broken.log", command);
-    assert_eq!(soon("its end", broken.exit()).await.code(), Some(78));
-    assert!(broken.log().contains("crisp: kubeconfig"), "{}", broken.log());
+    let crisp = place.start("crisp.log", &flags).await;
+    let status = async || client::get::<serde_json::Value>(&place.admin(), "/v1/status").await.unwrap();
+    let problem = status().await["kubernetes"]["problem"].to_string();
+    assert!(problem.contains("No such file"), "{problem}");
+    assert_eq!(crisp.log().matches("the Kubernetes API server cannot be asked: kubeconfig").count(), 1);
 
     std::fs::write(&file, kubeconfig(&format!("http://{}", free_address()), &json!({}))).unwrap();
-    let crisp = place.start("crisp.log", &flags).await;
-    let status: serde_json::Value = client::get(&place.admin(), "/v1/status").await.unwrap();
-    assert_eq!(status["kubernetes"]["node"], "node-1");
+    let status = status().await;
+    assert_eq!(
+        (&status["kubernetes"]["node"], &status["kubernetes"]["problem"]),
+        (&json!("node-1"), &json!(null))
+    );
     drop(crisp);
 }

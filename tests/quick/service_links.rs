@@ -311,8 +311,19 @@ async fn containers_get_what_they_asked_for_and_no_more() {
         api.add_service("shop", &format!("other-{number}"), spec(&format!("10.0.1.{number}"), 80));
     }
     let node = Node::start(Some(&api), &[]).await;
-    let text: Vec<_> =
-        (0..200).map(|number| (format!("OTHER_{number}_SERVICE_HOST"), format!("10.0.1.{number}"))).collect();
+    let of_other = |number: u8| {
+        let (name, ip) = (format!("OTHER_{number}"), format!("10.0.1.{number}"));
+        [
+            (format!("{name}_SERVICE_HOST"), ip.clone()),
+            (format!("{name}_SERVICE_PORT"), "80".to_owned()),
+            (format!("{name}_PORT"), format!("tcp://{ip}:80")),
+            (format!("{name}_PORT_80_TCP"), format!("tcp://{ip}:80")),
+            (format!("{name}_PORT_80_TCP_PROTO"), "tcp".to_owned()),
+            (format!("{name}_PORT_80_TCP_PORT"), "80".to_owned()),
+            (format!("{name}_PORT_80_TCP_ADDR"), ip),
+        ]
+    };
+    let text: Vec<_> = (0..200).flat_map(of_other).collect();
     let mut env: Vec<(&str, &[u8])> =
         text.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     env.extend([

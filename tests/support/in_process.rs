@@ -68,7 +68,7 @@ impl InProcess {
         let background =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let handle = background.handle().clone();
-        let kube = Kube::start(&config.kube, &handle).unwrap();
+        let kube = Kube::start(&config.kube, &handle);
         let (mut made, sight, mut recorder) = (None, Sight::default(), None);
         let mut crisp = Self::with(|metrics, endpoints| {
             let pulls = app::coordinator(config.pull.clone(), endpoints, metrics, handle.clone()).unwrap();

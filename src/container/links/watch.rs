@@ -1,7 +1,7 @@
 //! One watch for all pods that wait for Services of a namespace.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Change, Services};
+use super::{Change, Changes, Services};
 use crate::error::Error;
 
 /// The watches under way. Each lives as long as somebody holds it.
@@ -21,20 +21,25 @@ pub(super) struct Watches(Mutex<HashMap<String, Weak<Watch>>>);
 #[derive(Debug)]
 pub(super) struct Watch {
     seen: watch::Receiver<Seen>,
-    _task: AbortOnDropHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 /// What a watch has seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     present: HashSet<String>,
+    /// Whether changes are told now.
+    live: bool,
 }
 
-/// How long after a failure it is tried again, at first.
+/// How long after its end a watch is begun again, at first.
 const SOON: Duration = Duration::from_millis(200);
 
-/// How long at most.
+/// How long at most, after several that came to nothing.
 const LATER: Duration = Duration::from_secs(5);
+
+/// A watch that lived longer was a good one, even if it had nothing to tell.
+const GOOD: Duration = Duration::from_secs(1);
 
 /// How long nothing may come: the API server ends a watch long before. A connection that died silently is noticed so.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -49,17 +54,22 @@ impl Watches {
         services: &Arc<dyn Services>,
         background: &Handle,
     ) -> Arc<Watch> {
-        let start = || {
-            let (sender, seen) = watch::channel(Seen::default());
-            let task = background.spawn(run(namespace.to_owned(), services.clone(), sender));
-            Arc::new(Watch { seen, _task: AbortOnDropHandle::new(task) })
+        let mut watches = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = watches.get(namespace).and_then(Weak::upgrade);
+        let rest = match before {
+            Some(watch) if !watch.task.is_finished() => return watch,
+            // It died, and might at once die again.
+            Some(_) => LATER,
+            None => Duration::ZERO,
         };
-        let Ok(mut watches) = self.0.lock() else { return start() };
-        if let Some(watch) = watches.get(namespace).and_then(Weak::upgrade) {
-            return watch;
-        }
         watches.retain(|_, watch| watch.strong_count() > 0);
-        let watch = start();
+        let (sender, seen) = watch::channel(Seen::default());
+        let (of, services) = (namespace.to_owned(), services.clone());
+        let task = background.spawn(async move {
+            tokio::time::sleep(rest).await;
+            run(of, services, sender).await;
+        });
+        let watch = Arc::new(Watch { seen, task: AbortOnDropHandle::new(task) });
         watches.insert(namespace.to_owned(), Arc::downgrade(&watch));
         watch
     }
@@ -79,6 +89,10 @@ impl Seen {
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         names.iter().filter(|name| !self.present.contains(*name)).cloned().collect()
     }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
 }
 
 /// Watches, and watches again whenever that ends. What is seen starts from nothing each time, since what was deleted
@@ -86,15 +100,23 @@ impl Seen {
 async fn run(namespace: String, services: Arc<dyn Services>, seen: watch::Sender<Seen>) {
     let (mut pause, mut fine) = (SOON, true);
     loop {
-        let started = Instant::now();
-        let result = follow(&namespace, services.as_ref(), &seen).await;
+        let result = match services.watch(&namespace).await {
+            Ok(changes) => {
+                let (started, mut told) = (Instant::now(), false);
+                let result = follow(changes, &seen, &mut told).await;
+                // API servers end watches now and then, and proxies cut them: that is no reason to miss much.
+                if told || started.elapsed() > GOOD {
+                    pause = SOON;
+                }
+                result
+            }
+            Err(error) => Err(error),
+        };
         match &result {
             Err(error) if fine => {
                 tracing::warn!(namespace, %error, "pods wait for Services that cannot be watched; trying on");
             }
             Err(error) => tracing::debug!(namespace, %error, "Services cannot be watched; trying on"),
-            // The API server ends watches now and then.
-            Ok(()) if started.elapsed() > LATER => pause = SOON,
             Ok(()) => {}
         }
         fine = result.is_ok();
@@ -103,11 +125,16 @@ async fn run(namespace: String, services: Arc<dyn Services>, seen: watch::Sender
     }
 }
 
-async fn follow(namespace: &str, services: &dyn Services, seen: &watch::Sender<Seen>) -> Result<(), Error> {
-    let mut changes = services.watch(namespace).await?;
-    seen.send_modify(|seen| *seen = Seen::default());
-    while let Ok(Some(change)) = tokio::time::timeout(SILENCE, changes.next()).await {
-        let change = change?;
+/// Notes what is told until the watch ends. `told` becomes true with the first change.
+async fn follow(mut changes: Changes, seen: &watch::Sender<Seen>, told: &mut bool) -> Result<(), Error> {
+    seen.send_modify(|seen| *seen = Seen { live: true, ..Seen::default() });
+    let result = loop {
+        let change = match tokio::time::timeout(SILENCE, changes.next()).await {
+            Ok(Some(Ok(change))) => change,
+            Ok(Some(Err(error))) => break Err(error),
+            Ok(None) | Err(_) => break Ok(()),
+        };
+        *told = true;
         seen.send_modify(|seen| match change {
             Change::Present(name) => {
                 seen.present.insert(name);
@@ -116,6 +143,7 @@ async fn follow(namespace: &str, services: &dyn Services, seen: &watch::Sender<S
                 seen.present.remove(&name);
             }
         });
-    }
-    Ok(())
+    };
+    seen.send_modify(|seen| seen.live = false);
+    result
 }

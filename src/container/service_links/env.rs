@@ -93,17 +93,20 @@ pub fn variables(service: &Service) -> Result<Vec<(String, String)>, Unlinkable>
 ///
 /// `env` is what it has, `services` are all of its namespace, `sources` is what it asks for. Variables of Services that
 /// it does not ask for go. They are known by name and value, because the kubelet puts them in no order and marks them in
-/// no way; whatever else has such a name was declared, and wins over what comes. The error is a source with what is wrong
+/// no way; whatever else has such a name was declared, and wins over what comes. The kubelet makes all variables of a
+/// Service or none: without all their names, those that are there were declared. The error is a source with what is wrong
 /// with it: `None` if there is no such Service.
 pub fn change<'a, E: AsRef<[u8]>>(
     env: &[(E, E)],
     services: &[Service],
     sources: &'a [Source],
 ) -> Result<Change, (&'a Source, Option<Unlinkable>)> {
+    let names: HashSet<&[u8]> = env.iter().map(|(name, _)| name.as_ref()).collect();
     let implicit: HashSet<(String, String)> = services
         .iter()
         .filter(|service| !ALWAYS.contains(&service.name.as_str()))
         .filter_map(|service| variables(service).ok())
+        .filter(|all| all.iter().all(|(name, _)| names.contains(name.as_bytes())))
         .flatten()
         .collect();
     let implicit: HashSet<(&[u8], &[u8])> =

@@ -132,6 +132,11 @@ fn what_is_declared_wins_and_what_nobody_asked_for_goes() {
         ("OTHER_SERVICE_HOST", "10.0.0.12"),            // implicit
         ("OTHER_SERVICE_PORT_WEB", "80"),               // implicit
         ("OTHER_SERVICE_PORT", "81"),                   // declared
+        ("OTHER_PORT", "tcp://10.0.0.12:80"),           // implicit, as the rest of OTHER
+        ("OTHER_PORT_80_TCP", "tcp://10.0.0.12:80"),
+        ("OTHER_PORT_80_TCP_PROTO", "tcp"),
+        ("OTHER_PORT_80_TCP_PORT", "80"),
+        ("OTHER_PORT_80_TCP_ADDR", "10.0.0.12"),
         ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
         ("PATH", "/bin"),
     ];
@@ -156,6 +161,20 @@ fn what_is_declared_wins_and_what_nobody_asked_for_goes() {
     let twice = [("A_", "redis-master"), ("A_", "redis-master")]
         .map(|(prefix, service)| Source { prefix: prefix.into(), service: service.into() });
     assert_eq!(after(&[], &services, &twice).len(), 7);
+}
+
+/// With `enableServiceLinks: false` the kubelet makes none of them, so what is there was declared.
+#[test]
+fn some_variables_of_a_service_were_declared_all_of_them_were_not() {
+    let all = variables(&redis()).unwrap();
+    let all: Vec<_> = all.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    assert!(after(&all, &[redis()], &[]).is_empty());
+    for left_out in 0..all.len() {
+        let mut env = all.clone();
+        env.remove(left_out);
+        assert_eq!(after(&env, &[redis()], &[]).len(), env.len());
+    }
+    assert_eq!(after(&all[..1], &[redis()], &[]), ["REDIS_MASTER_SERVICE_HOST=10.0.0.11"]);
 }
 
 #[test]
