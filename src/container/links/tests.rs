@@ -5,10 +5,14 @@ use futures_util::stream;
 
 use super::*;
 
+type Get = fn(&str) -> Asked<Option<Service>>;
+type Watched = fn(usize) -> Asked<Changes>;
+type Asked<T> = BoxFuture<'static, Result<T, Error>>;
+
 /// An API server of functions: what it does when it is asked, and how often it was.
 struct Scripted {
-    get: fn(&str) -> BoxFuture<'static, Result<Option<Service>, Error>>,
-    watch: fn(usize) -> BoxFuture<'static, Result<Changes, Error>>,
+    get: Get,
+    watch: Watched,
     gets: AtomicUsize,
     watches: AtomicUsize,
 }
@@ -33,9 +37,6 @@ impl Services for Scripted {
         (self.watch)(self.watches.fetch_add(1, Ordering::Relaxed))
     }
 }
-
-type Get = fn(&str) -> BoxFuture<'static, Result<Option<Service>, Error>>;
-type Watched = fn(usize) -> BoxFuture<'static, Result<Changes, Error>>;
 
 fn links(get: Get, watch: Watched) -> (Links, Arc<Scripted>) {
     let services =
