@@ -389,7 +389,7 @@ async fn a_malformed_annotation_fails_its_pod_and_names_the_field() {
     let deep = "[".repeat(50_000);
     let long = format!("[{}\"a\"]", " ".repeat(70_000));
     for (key, value, expected) in [
-        (DEPENDENCIES, "redis", "annotation crisp.dev/service-dependencies: expected value"),
+        (DEPENDENCIES, "redis", "annotation crisp.dev/service-dependencies: is not JSON: expected value"),
         (DEPENDENCIES, r#"["Redis"]"#, "service-dependencies: [0]: \"Redis\" is not the name of a Service"),
         (DEPENDENCIES, &deep, "service-dependencies: "),
         (DEPENDENCIES, &long, "at most 65536"),

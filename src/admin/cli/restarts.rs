@@ -71,6 +71,10 @@ fn listed(restarts: &Restarts, of: Option<&str>) -> String {
     let mut text = match (restarts.restarts.is_empty(), of) {
         (false, _) => table::of(HEADER, restarts.restarts.iter().flat_map(rows)),
         (true, None) => "No container was made again.\n".into(),
+        (true, Some(of)) if of.contains('/') => format!(
+            "No container {} (POD/CONTAINER) was made again. The namespace of a pod is given with --namespace.\n",
+            shown(of)
+        ),
         (true, Some(of)) => format!("No container of {} was made again.\n", shown(of)),
     };
     if let Some(problem) = &restarts.only_in_memory {
@@ -88,9 +92,12 @@ fn rows(restart: &Restart) -> Vec<[String; HEADER.len()]> {
         restart.attempt.to_string(),
         words(&restart.words, LINE),
     ]];
-    rows.extend(restart.differences.iter().map(|difference| {
-        [String::new(), String::new(), String::new(), String::new(), format!("  {}", words(difference, LINE))]
-    }));
+    let below = |text: String| [String::new(), String::new(), String::new(), String::new(), text];
+    // What else has changed is not why a container ended.
+    if !restart.differences.is_empty() && restart.cause != "spec-changed" {
+        rows.push(below("since then changed:".into()));
+    }
+    rows.extend(restart.differences.iter().map(|difference| below(format!("  {}", words(difference, LINE)))));
     rows
 }
 
@@ -119,6 +126,7 @@ mod tests {
             pod: "web-0\x1b[2J".into(),
             container: "app".into(),
             attempt: 3,
+            cause: "spec-changed".into(),
             words: "its spec\nchanged".into(),
             differences: vec!["image: busybox:1.35 → busybox:1.36".into(), "env.PASSWORD: changed".into()],
             ..Restart::default()

@@ -39,7 +39,10 @@ pub(super) fn read<T: DeserializeOwned>(
         // "." is the whole, "?" a place that has no name yet.
         let path = error.path().to_string();
         let path = shown(if matches!(path.as_str(), "." | "?") { "" } else { &path });
-        AnnotationError::new(annotation, path, shown(&error.into_inner().to_string()))
+        let error = error.into_inner();
+        let is_json = error.classify() != serde_json::error::Category::Syntax;
+        let words = if is_json { error.to_string() } else { format!("is not JSON: {error}") };
+        AnnotationError::new(annotation, path, shown(&words))
     })?;
     json.end().map_err(|error| AnnotationError::new(annotation, "", shown(&error.to_string())))?;
     Ok(read)

@@ -12,7 +12,7 @@ use k8s_cri::v1::{
 };
 use prost::Message;
 
-use super::kept::Kept;
+use super::kept::{FILE, Kept};
 use super::{Inner, State};
 use crate::container::census::{self, Pods, Verdict};
 use crate::cri::{Method, ask};
@@ -20,6 +20,9 @@ use crate::error::{Error, Kind, Origin};
 
 /// How long the census waits before it asks the API server or the runtime again: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// How often a census is taken that nobody asked for.
+const EVERY: Duration = Duration::from_secs(60);
 
 /// How long a container whose pod is not known is left alone.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
@@ -55,9 +58,9 @@ impl Inner {
             match failed {
                 None => {
                     (pause, said) = (AGAIN.0, false);
-                    if requests.changed().await.is_err() {
-                        return;
-                    }
+                    // Who is about to replace a kubelet wants to know what is left to be judged, as long as another one
+                    // makes containers past crisp.
+                    let _ = tokio::time::timeout(EVERY, requests.changed()).await;
                     continue;
                 }
                 Some(Failed::Undecided(error)) if !said => {
@@ -116,7 +119,9 @@ impl Inner {
             }
         }
         state.answers = state.decided.values().flatten().count();
-        self.parts.metrics.containers.shielded(state.answers, state.unknown.len());
+        let waiting = new.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
+        let undecided: HashSet<_> = waiting.chain(state.unknown.keys()).collect();
+        self.parts.metrics.containers.shielded(state.answers, undecided.len());
         drop(state);
         match failed {
             Some(error) => Err(Failed::Undecided(error)),
@@ -202,6 +207,12 @@ impl Inner {
         {
             state.refuted_by = Some(agent.clone());
             self.parts.metrics.containers.shield_refuted();
+            tracing::warn!(
+                agent,
+                file = %self.parts.state_dir.join(FILE).display(),
+                "the hash shield is off for a kubelet that computed hashes in another way than crisp knows; delete the file \
+                 and restart crisp to try again"
+            );
         }
         kept
     }
