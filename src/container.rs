@@ -13,6 +13,7 @@ pub mod hash;
 pub mod history;
 pub mod keys;
 pub mod links;
+mod recent;
 pub mod record;
 pub mod recorder;
 pub mod restart;

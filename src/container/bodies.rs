@@ -4,13 +4,14 @@
 //! none. All of it blocks on the disk: [`crate::container::recorder`] does it in the background.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use sha2::{Digest as _, Sha256};
+use crate::container::record::digest;
+use crate::store::private;
 
 /// The directory in the state directory.
 pub const DIRECTORY: &str = "records";
@@ -20,9 +21,6 @@ pub const GRACE: Duration = Duration::from_secs(600);
 
 /// The most files, so that tiny ones are bounded too.
 const MAX_FILES: usize = 10_000;
-
-/// What comes after the name of a file that is being written.
-const UNFINISHED: &str = ".tmp";
 
 /// The files.
 #[derive(Debug)]
@@ -74,24 +72,17 @@ impl Bodies {
             return Ok(Put::Full);
         }
         DirBuilder::new().mode(0o700).recursive(true).create(&dir)?;
-        let (path, unfinished) = (dir.join(&name), dir.join(name.clone() + UNFINISHED));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        let written = file.write_all(body).and_then(|()| file.sync_all());
-        if let Err(error) = written.and_then(|()| fs::rename(&unfinished, path)) {
-            let _ = fs::remove_file(unfinished);
-            return Err(error);
-        }
+        private::replace(&dir.join(&name), body)?;
         known.add(name, body.len() as u64);
         Ok(Put::Kept)
     }
 
     /// Reads a body. One that is not there, or is not what its name says, is none.
-    pub fn get(&self, digest: &str) -> Option<Vec<u8>> {
-        let path = self.dir.join(name_of(digest)?);
+    pub fn get(&self, named: &str) -> Option<Vec<u8>> {
+        let path = self.dir.join(name_of(named)?);
         let mut body = Vec::new();
         fs::File::open(path).ok()?.take(self.most).read_to_end(&mut body).ok()?;
-        (digest_of(&body) == digest).then_some(body)
+        (digest(&body) == named).then_some(body)
     }
 
     /// Removes what no container refers to, unless it is younger than [`GRACE`]. Gives how many went.
@@ -134,25 +125,14 @@ fn look(dir: &Path) -> io::Result<Known> {
     for entry in entries {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        if let Some(unfinished) = name.strip_suffix(UNFINISHED) {
-            // A crash has left it: there is one writer, and it is us.
-            if is_name(unfinished) {
-                let _ = fs::remove_file(entry.path());
-            }
-        } else if is_name(&name) {
+        if is_name(&name) {
             known.add(name, entry.metadata()?.len());
+        } else if private::passing(&name).is_some_and(is_name) {
+            // A crash has left it: there is one writer, and it is us.
+            let _ = fs::remove_file(entry.path());
         }
     }
     Ok(known)
-}
-
-/// The digest of a body, as labels spell it.
-pub fn digest_of(body: &[u8]) -> String {
-    let mut text = String::from("sha256:");
-    for byte in Sha256::digest(body) {
-        text += &format!("{byte:02x}");
-    }
-    text
 }
 
 /// The file of a digest. Labels come from anywhere, so it must be a digest and nothing else.
@@ -189,34 +169,34 @@ mod tests {
     fn bodies_are_found_again_until_nobody_refers_to_them() {
         let dir = tempfile::tempdir().unwrap();
         let mut bodies = Bodies::new(dir.path(), 10);
-        let (a, b) = (digest_of(b"aaaa"), digest_of(b"bbbb"));
+        let (a, b) = (digest(b"aaaa"), digest(b"bbbb"));
         assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept);
         assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept, "twice is once");
         fs::remove_file(dir.path().join(DIRECTORY).join(name_of(&a).unwrap())).unwrap();
         assert_eq!(bodies.put(&a, b"aaaa").unwrap(), Put::Kept, "and what somebody removed is written again");
         assert_eq!(bodies.put(&b, b"bbbb").unwrap(), Put::Kept);
-        assert_eq!(bodies.put(&digest_of(b"ccc"), b"ccc").unwrap(), Put::Full);
+        assert_eq!(bodies.put(&digest(b"ccc"), b"ccc").unwrap(), Put::Full);
         assert_eq!(bodies.get(&a).unwrap(), b"aaaa");
 
         // A new process finds what is there, and removes what a crash has left.
-        let left = dir.path().join(DIRECTORY).join(name_of(&a).unwrap() + UNFINISHED);
+        let left = dir.path().join(DIRECTORY).join(name_of(&a).unwrap() + ".4711.new");
         fs::write(&left, b"aa").unwrap();
         let mut bodies = Bodies::new(dir.path(), 10);
-        assert_eq!(bodies.put(&digest_of(b"ccc"), b"ccc").unwrap(), Put::Full);
+        assert_eq!(bodies.put(&digest(b"ccc"), b"ccc").unwrap(), Put::Full);
         assert!(!left.exists());
 
         let referred = HashSet::from([b.clone(), "sha256:../../etc/passwd".into()]);
         assert_eq!(bodies.retain(&referred, SystemTime::now()).unwrap(), 0, "all are young");
         assert_eq!(bodies.retain(&referred, SystemTime::now() + GRACE).unwrap(), 1);
         assert_eq!((bodies.get(&a), bodies.get(&b).unwrap()), (None, b"bbbb".to_vec()));
-        assert_eq!(bodies.put(&digest_of(b"ccc"), b"ccc").unwrap(), Put::Kept, "there is room again");
+        assert_eq!(bodies.put(&digest(b"ccc"), b"ccc").unwrap(), Put::Kept, "there is room again");
     }
 
     #[test]
     fn what_is_no_digest_names_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let mut bodies = Bodies::new(dir.path(), 100);
-        let upper = digest_of(b"x").to_uppercase();
+        let upper = digest(b"x").to_uppercase();
         for digest in
             ["", "sha256:", "sha256:../../../etc/shadow", "sha512:00", &upper, &"sha256:a".repeat(9)]
         {
@@ -230,9 +210,9 @@ mod tests {
     fn a_damaged_body_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let mut bodies = Bodies::new(dir.path(), 100);
-        let digest = digest_of(b"body");
-        bodies.put(&digest, b"body").unwrap();
-        fs::write(dir.path().join(DIRECTORY).join(name_of(&digest).unwrap()), b"bodY").unwrap();
-        assert_eq!(bodies.get(&digest), None);
+        let named = digest(b"body");
+        bodies.put(&named, b"body").unwrap();
+        fs::write(dir.path().join(DIRECTORY).join(name_of(&named).unwrap()), b"bodY").unwrap();
+        assert_eq!(bodies.get(&named), None);
     }
 }

@@ -23,8 +23,8 @@ use tokio_util::task::AbortOnDropHandle;
 use self::told::Told;
 use self::waiting::Waiting;
 use self::watch::Watches;
-use crate::container::PodEvent;
 use crate::container::service_links::{Change as EnvChange, Dependencies, Service, Source, Variable, change};
+use crate::container::{PodEvent, PodEvents};
 use crate::cri::RuntimeCall;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
@@ -55,9 +55,6 @@ pub enum Change {
     /// It exists no more.
     Gone(String),
 }
-
-/// Tells an Event on a pod.
-pub type Tell = Arc<dyn Fn(PodEvent) + Send + Sync>;
 
 /// The pod that asks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,7 +94,7 @@ pub struct Api {
     /// Reads Services.
     pub services: Arc<dyn Services>,
     /// Tells Events.
-    pub tell: Tell,
+    pub events: PodEvents,
 }
 
 /// How long before the caller's deadline a pod is refused: its message must still get through.
@@ -336,7 +333,7 @@ impl Links {
         let Some(api) = &self.shared.api else { return };
         let is_new = self.shared.told.lock().is_ok_and(|mut told| told.is_new(&pod.uid, reason, message));
         if is_new {
-            (api.tell)(PodEvent {
+            (api.events.0)(PodEvent {
                 namespace: pod.namespace.clone(),
                 pod: pod.name.clone(),
                 uid: pod.uid.clone(),

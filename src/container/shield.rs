@@ -13,7 +13,7 @@ mod kept;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,9 @@ struct Inner {
     state: Mutex<State>,
     /// The newest connection that has asked for a census.
     newest: AtomicU64,
+    /// How many containers have an answer, and whether any kubelet computes otherwise: so that a call mostly costs two looks.
+    answers: AtomicUsize,
+    refuted: AtomicBool,
     /// Numbers of the last census that was asked for and of the last that has ended.
     wanted: watch::Sender<u64>,
     ended: watch::Sender<u64>,
@@ -76,8 +79,6 @@ struct State {
     decided: HashMap<String, Option<Arc<str>>>,
     /// When nothing was known of a container's pod: it is looked for again, but not for each `crictl` that connects.
     unknown: HashMap<String, Instant>,
-    /// How many have an answer.
-    answers: usize,
     /// Until when the calls of new connections wait for the census.
     waits: Vec<(u64, Instant)>,
     /// The `user-agent` of a kubelet that computes otherwise than crisp believes.
@@ -94,6 +95,8 @@ impl Shield {
             parts,
             state: Mutex::default(),
             newest: AtomicU64::new(0),
+            answers: AtomicUsize::new(0),
+            refuted: AtomicBool::new(false),
             wanted: watch::Sender::new(1),
             ended: watch::Sender::new(0),
         });
@@ -111,7 +114,7 @@ impl Shield {
             Kubelets::New => true,
             Kubelets::Old => false,
         };
-        new && settings.mode != ShieldMode::Off && !self.inner.lock().is_refuted_by(call.user_agent())
+        new && settings.mode != ShieldMode::Off && !self.inner.is_refuted_by(call.user_agent())
     }
 
     /// To be waited for before containers are shown to the caller, while the census that it needs is under way.
@@ -138,10 +141,9 @@ impl Shield {
 
     /// Whether any container has an answer for a caller, so that replies to it have to be looked at.
     pub fn has_answers(&self, user_agent: Option<&str>) -> bool {
-        let state = self.inner.lock();
         self.inner.parts.settings.mode == ShieldMode::On
-            && state.answers > 0
-            && !state.is_refuted_by(user_agent)
+            && self.inner.answers.load(Ordering::Relaxed) > 0
+            && !self.inner.is_refuted_by(user_agent)
     }
 
     /// The hash to be shown for a container instead of its own.
@@ -158,11 +160,12 @@ impl Shield {
         let agent = user_agent.unwrap_or_default();
         {
             let mut state = self.inner.lock();
-            if state.is_refuted_by(user_agent) {
+            if state.refuted_by.as_deref() == Some(agent) {
                 return;
             }
             state.refuted_by = Some(agent.to_owned());
         }
+        self.inner.refuted.store(true, Ordering::Relaxed);
         // The task writes it down.
         self.inner.wanted.send_modify(|wanted| *wanted += 1);
         self.inner.parts.metrics.containers.shield_refuted();
@@ -190,15 +193,16 @@ impl Inner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn is_refuted_by(&self, user_agent: Option<&str>) -> bool {
+        self.refuted.load(Ordering::Relaxed)
+            && self.lock().refuted_by.as_deref() == Some(user_agent.unwrap_or_default())
+    }
 }
 
 // === impl State ===
 
 impl State {
-    fn is_refuted_by(&self, user_agent: Option<&str>) -> bool {
-        self.refuted_by.as_deref().is_some_and(|agent| agent == user_agent.unwrap_or_default())
-    }
-
     fn begin_waiting(&mut self, connection: u64) {
         let now = Instant::now();
         self.waits.retain(|(_, until)| *until > now);

@@ -1,7 +1,8 @@
 //! Which containers somebody has had stopped lately: such an end is no crash.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::container::recent::Recent;
 
 /// So many are remembered. A kubelet that stops a container makes the next one within seconds.
 const MOST: usize = 1024;
@@ -10,44 +11,31 @@ const MOST: usize = 1024;
 const LONGEST: usize = 256;
 
 /// IDs of containers, the latest ones. Clones are the same.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stops(Arc<Mutex<Recent>>);
+#[derive(Debug, Clone)]
+pub(super) struct Stops(Arc<Mutex<Recent<String>>>);
 
-#[derive(Debug, Default)]
-struct Recent {
-    order: VecDeque<Arc<str>>,
-    ids: HashSet<Arc<str>>,
+impl Default for Stops {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Recent::new(MOST))))
+    }
 }
 
 impl Stops {
     /// Whether it is new.
     pub(super) fn add(&self, id: &str) -> bool {
-        if id.is_empty() || id.len() > LONGEST {
-            return false;
-        }
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let id: Arc<str> = id.into();
-        if !recent.ids.insert(id.clone()) {
-            return false;
-        }
-        recent.order.push_back(id);
-        if recent.order.len() > MOST
-            && let Some(oldest) = recent.order.pop_front()
-        {
-            recent.ids.remove(&oldest);
-        }
-        true
+        !id.is_empty() && id.len() <= LONGEST && self.lock().add(id.to_owned())
     }
 
     pub(super) fn remove(&self, id: &str) {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.ids.remove(id) {
-            recent.order.retain(|other| **other != *id);
-        }
+        self.lock().remove(&id.to_owned());
     }
 
     pub(super) fn has(&self, id: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
+        self.lock().has(&id.to_owned())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,18 +44,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_are_remembered_and_no_more() {
+    fn what_is_no_id_is_not_remembered() {
         let stops = Stops::default();
-        (0..MOST + 10).for_each(|n| assert!(stops.add(&n.to_string())));
-        assert!(stops.add("again"));
-        (0..MOST).for_each(|_| assert!(!stops.add("again")));
-        assert!(!stops.add(&"long".repeat(100)) && !stops.add(""));
-        assert!(
-            !stops.has("0") && !stops.has("10") && stops.has("11") && stops.has("again") && !stops.has("")
-        );
-        assert_eq!(stops.0.lock().unwrap().order.len(), MOST);
-        ["again", "never", ""].iter().for_each(|id| stops.remove(id));
-        assert!(!stops.has("again") && stops.has("11"));
-        assert_eq!(stops.0.lock().unwrap().order.len(), MOST - 1);
+        assert!(stops.add("id") && !stops.add("id") && stops.clone().has("id"));
+        assert!(!stops.add("") && !stops.has("") && !stops.add(&"long".repeat(100)));
+        stops.remove("id");
+        assert!(!stops.has("id"));
     }
 }

@@ -16,6 +16,15 @@ pub struct Private {
     pub readable: Option<u32>,
 }
 
+/// How the names end under which files are written: a dot, the number of the process, and this.
+const PASSING: &str = ".new";
+
+/// The name that a file was to have, if this is the name under which it is or was being written.
+pub fn passing(name: &str) -> Option<&str> {
+    let (file, process) = name.strip_suffix(PASSING)?.rsplit_once('.')?;
+    process.bytes().all(|byte| byte.is_ascii_digit()).then_some(file)
+}
+
 /// Reads a file of at most `max` bytes. `None`: there is none.
 pub fn read(path: &Path, max: usize) -> io::Result<Option<Private>> {
     let file = match File::open(path) {
@@ -45,7 +54,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Writes a file under a passing name, has it named when its contents are on the disk, and cleans up.
 fn write(path: &Path, bytes: &[u8], name: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
+    new.push(format!(".{}{PASSING}", std::process::id()));
     let new = PathBuf::from(new);
     // What is there under this name was left by a process that is gone: its number is ours now.
     remove(&new)?;

@@ -41,7 +41,7 @@ impl Services for Scripted {
 fn links(get: Get, watch: Watched) -> (Links, Arc<Scripted>) {
     let services =
         Arc::new(Scripted { get, watch, gets: AtomicUsize::default(), watches: AtomicUsize::default() });
-    let api = Api { services: services.clone(), tell: Arc::new(|_| {}) };
+    let api = Api { services: services.clone(), events: PodEvents::default() };
     let call: RuntimeCall = Arc::new(|_, _, _| std::future::pending().boxed());
     let links = Links::new(Some(api), 10, call, Handle::current(), CancellationToken::new(), Metrics::new());
     (links, services)

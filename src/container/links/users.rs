@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
+use k8s_cri::v1::{
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandbox, PodSandboxMetadata, PodSandboxState,
+};
+
 use super::{Links, Pod};
 use crate::container::service_links::{DEPENDENCIES, Dependencies, ENV_FROM, EnvFrom};
-use crate::cri::{Method, Raw};
+use crate::cri::{Method, ask};
 use crate::error::{Error, Kind, Origin};
-use crate::wire::{Field, Value, entry, fields, last};
 
 /// A pod with a sandbox that was made with links.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,57 +26,29 @@ pub struct User {
 /// How long the runtime has: who asks waits no longer than 5 s.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where a PodSandbox has its parts.
-const METADATA: u32 = 2;
-const STATE: [u32; 1] = [3];
-const ANNOTATIONS: [u32; 1] = [6];
-
 impl Links {
     /// Asks the runtime for the pods that use links.
     pub async fn users(&self) -> Result<Vec<User>, Error> {
-        let asked = (self.shared.call)(Method::LIST_POD_SANDBOX, http::HeaderMap::new(), bytes::Bytes::new());
+        let request = ListPodSandboxRequest::default();
+        let asked = ask::ask::<ListPodSandboxResponse>(&self.shared.call, Method::LIST_POD_SANDBOX, &request);
         let reply = tokio::time::timeout(PATIENCE, asked).await.map_err(|_elapsed| {
             Error::new(Kind::Unavailable, Origin::Runtime, "the runtime does not list its pods within 2 s")
         })??;
-        let mut users = read(&reply)?;
+        let mut users: Vec<_> = reply.items.into_iter().filter_map(user).collect();
         users.sort_by(|a, b| (&a.pod.namespace, &a.pod.name).cmp(&(&b.pod.namespace, &b.pod.name)));
         Ok(users)
     }
 }
 
-fn read(reply: &Raw) -> Result<Vec<User>, Error> {
-    if reply.code() != tonic::Code::Ok {
-        let words = reply.grpc_message().and_then(|words| words.to_str().ok()).unwrap_or("no reason");
-        return Err(Error::new(Kind::Unavailable, Origin::Runtime, format!("ListPodSandbox: {words}")));
-    }
-    let message = reply.unary_message()?;
-    let mut users = Vec::new();
-    for item in fields(&message) {
-        let item = item.map_err(|error| {
-            Error::new(Kind::Internal, Origin::Runtime, format!("ListPodSandbox: {error}"))
-        })?;
-        if let Field { number: 1, value: Value::Len(sandbox), .. } = item {
-            users.extend(user(sandbox));
-        }
-    }
-    Ok(users)
-}
-
-/// The user that a sandbox is of, if it is ready and one. One that cannot be read is none.
-fn user(sandbox: &[u8]) -> Option<User> {
-    let state = last(sandbox, STATE).ok()?.and_then(|value| value.as_u64()).unwrap_or_default();
-    let of = |key| entry(sandbox, ANNOTATIONS, key).ok().flatten();
+/// The user that a sandbox is of, if it is ready and one. An annotation that cannot be read asks for nothing.
+fn user(sandbox: PodSandbox) -> Option<User> {
+    let of = |key| sandbox.annotations.get(key).map(String::as_bytes);
     let (dependencies, env_from) = (of(DEPENDENCIES), of(ENV_FROM));
-    if state != 0 || (dependencies.is_none() && env_from.is_none()) {
+    if sandbox.state() != PodSandboxState::SandboxReady || (dependencies.is_none() && env_from.is_none()) {
         return None;
     }
-    let text = |field: u32| {
-        let found = last(sandbox, [METADATA, field]).ok().flatten();
-        found.and_then(|value| value.as_str()).unwrap_or_default().to_owned()
-    };
-    Some(User {
-        pod: Pod { name: text(1), uid: text(2), namespace: text(3) },
-        dependencies: dependencies.and_then(|value| Dependencies::parse(value).ok()).unwrap_or_default(),
-        env_from: env_from.and_then(|value| EnvFrom::parse(value).ok()).unwrap_or_default(),
-    })
+    let dependencies = dependencies.and_then(|value| Dependencies::parse(value).ok()).unwrap_or_default();
+    let env_from = env_from.and_then(|value| EnvFrom::parse(value).ok()).unwrap_or_default();
+    let PodSandboxMetadata { name, uid, namespace, .. } = sandbox.metadata.unwrap_or_default();
+    Some(User { pod: Pod { namespace, name, uid }, dependencies, env_from })
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, stream};
@@ -118,10 +119,11 @@ impl Inner {
                 }
             }
         }
-        state.answers = state.decided.values().flatten().count();
+        let answers = state.decided.values().flatten().count();
+        self.answers.store(answers, Ordering::Relaxed);
         let waiting = new.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
         let undecided: HashSet<_> = waiting.chain(state.unknown.keys()).collect();
-        self.parts.metrics.containers.shielded(state.answers, undecided.len());
+        self.parts.metrics.containers.shielded(answers, undecided.len());
         drop(state);
         match failed {
             Some(error) => Err(Failed::Undecided(error)),
@@ -201,11 +203,12 @@ impl Inner {
         for (id, hash) in &kept.answers {
             state.decided.insert(id.clone(), Some(hash.as_str().into()));
         }
-        state.answers = state.decided.len();
+        self.answers.store(state.decided.len(), Ordering::Relaxed);
         if let Some((agent, crisp)) = &kept.refuted
             && crisp == env!("CARGO_PKG_VERSION")
         {
             state.refuted_by = Some(agent.clone());
+            self.refuted.store(true, Ordering::Relaxed);
             self.parts.metrics.containers.shield_refuted();
             tracing::warn!(
                 agent,
