@@ -3,6 +3,9 @@
 //! Two runtimes: the proxy has a thread of its own, everything else (admin, health, the embedded runtime) shares
 //! another, so that background work never delays a call.
 
+mod proxy_thread;
+mod signals;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +14,10 @@ use anyhow::Context;
 use futures_util::FutureExt;
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use self::proxy_thread::ProxyThread;
+use self::signals::Signals;
 use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
@@ -29,11 +33,11 @@ use crate::kube::Kube;
 use crate::metrics::Metrics;
 use crate::prepull::spec::Reader;
 use crate::prepull::{Parts, Prepull, Sight};
+use crate::proxy::Proxy;
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
 use crate::proxy::upstream::{Client, Endpoint, Endpoints};
-use crate::proxy::usage::{self, Usage};
-use crate::proxy::{self, Proxy};
+use crate::proxy::usage::Usage;
 use crate::pull::Coordinator;
 use crate::runtime::{self, Embedded};
 use crate::shutdown::Shutdown;
@@ -273,7 +277,7 @@ pub fn links(
 ) -> Links {
     let api = kube.cloned().map(|kube| links::Api {
         services: Arc::new(kube.clone()),
-        tell: Arc::new(move |event| kube.event(event)),
+        events: PodEvents(Arc::new(move |event| kube.event(event))),
     });
     let call = runtime_call(endpoints, metrics);
     Links::new(api, settings.max_held, call, Handle::current(), ending, metrics.clone())
@@ -334,69 +338,5 @@ async fn first_look(health: Arc<Health>) {
 async fn report(what: &str, server: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = server.await {
         tracing::error!(%error, "the {what} server failed");
-    }
-}
-
-/// The thread on which the proxy runs alone.
-#[derive(Debug)]
-struct ProxyThread {
-    handle: Handle,
-    /// Cancelled when the proxy has nothing left to do.
-    done: CancellationToken,
-}
-
-/// The signals that end crisp.
-#[derive(Debug)]
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-// === impl ProxyThread ===
-
-impl ProxyThread {
-    fn start(
-        listener: std::os::unix::net::UnixListener,
-        proxy: Proxy,
-        shutdown: Shutdown,
-    ) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot start the proxy's runtime")?;
-        let listener = {
-            let _context = runtime.enter();
-            UnixListener::from_std(listener).context("cannot use the listening socket")?
-        };
-        let handle = runtime.handle().clone();
-        let done = CancellationToken::new();
-        // Dropped with the thread's closure, so that a panic is noticed too.
-        let guard = done.clone().drop_guard();
-        std::thread::Builder::new()
-            .name("crisp-proxy".into())
-            .spawn(move || {
-                let (usage, off) = (proxy.usage.clone(), proxy.router.beyond_images());
-                runtime.spawn(async move { usage.report(usage::PATIENCE, &off).await });
-                runtime.block_on(proxy::serve(listener, proxy, shutdown));
-                drop(guard);
-            })
-            .context("cannot start the proxy's thread")?;
-        Ok(Self { handle, done })
-    }
-}
-
-// === impl Signals ===
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let on = |kind| signal(kind).context("cannot watch for signals");
-        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
     }
 }
