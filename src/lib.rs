@@ -33,6 +33,7 @@ pub mod container;
 pub mod containerd;
 pub mod cri;
 pub mod error;
+mod http2;
 pub mod image;
 pub mod intercept;
 pub mod kube;

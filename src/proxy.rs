@@ -1,23 +1,22 @@
 //! The life of a call, from top to bottom:
 //!
-//! 1. [`listener`] owns the socket; a `connection` is one client.
+//! 1. [`listener`] owns the socket; a `session` is one client with its calls and its connections to the runtime.
 //! 2. [`router`] looks at the HTTP/2 path only and decides: pass on, or look at it.
-//! 3. `passthrough` forwards frames; [`intercepted`] collects a message, lets the features plan, carries the
-//!    plan out.
-//! 4. [`upstream`] is the way to the runtime.
+//! 3. `session::client` is what the client says: frames go on as they come, or a message is collected, the features plan
+//!    (`session::features`), and the plan is carried out.
+//! 4. `session::runtime` is what the runtime says: frames go back as they come, or through `replies`.
+//! 5. `session::sending` is the way out on either side. [`upstream`] is the way of crisp's own calls.
 //!
 //! Everything here runs on one thread of its own, so that background work never delays a call.
 
-mod connection;
 mod counting;
-mod downstream;
 mod head;
-mod intercepted;
 pub mod listener;
 mod observation;
-mod passthrough;
-mod pump;
+mod replies;
 pub mod router;
+mod session;
+mod stream;
 pub mod upstream;
 pub mod usage;
 
@@ -58,7 +57,7 @@ pub async fn serve(listener: UnixListener, proxy: Proxy, shutdown: Shutdown) {
         () = shutdown.released() => {}
         () = listener::accept_all(&listener, |stream| {
             let id = ids.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            connections.spawn(connection::serve(id, stream, proxy.clone(), shutdown.clone()));
+            connections.spawn(session::serve(id, stream, proxy.clone(), shutdown.clone()));
         }) => {}
     }
     drop(listener);

@@ -99,6 +99,24 @@ impl Splitter {
         self.buffer.extend_from_slice(&chunk);
     }
 
+    /// Adds what came from the wire and is somebody else's memory.
+    pub fn push_slice(&mut self, chunk: &[u8]) {
+        if self.chunk.is_empty() && self.buffer.is_empty() {
+            match frame_length(chunk) {
+                // More is to come: it is collected where there is room for all of it.
+                Some(length) if length > chunk.len() && length <= PREFIX + MAX_COLLECTED => {
+                    self.buffer.reserve(length.min(EAGER).max(chunk.len()));
+                    self.buffer.extend_from_slice(chunk);
+                }
+                _ => self.chunk = Bytes::copy_from_slice(chunk),
+            }
+        } else if self.chunk.is_empty() {
+            self.buffer.extend_from_slice(chunk);
+        } else {
+            self.push(Bytes::copy_from_slice(chunk));
+        }
+    }
+
     /// Takes the next whole frame, if it is all here.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, TooLarge> {
         let here = if self.buffer.is_empty() { &self.chunk[..] } else { &self.buffer[..] };
@@ -191,6 +209,17 @@ mod tests {
                 }
             }
             prop_assert_eq!(&seen, &frames);
+            let rest = splitter.into_rest();
+            prop_assert_eq!(rest.as_ref(), tail.as_slice());
+
+            let (mut splitter, mut copied) = (Splitter::default(), Vec::new());
+            for chunk in wire.chunks(cut) {
+                splitter.push_slice(chunk);
+                while let Ok(Some(frame)) = splitter.next_frame() {
+                    copied.push(frame);
+                }
+            }
+            prop_assert_eq!(&copied, &frames);
             let rest = splitter.into_rest();
             prop_assert_eq!(rest.as_ref(), tail.as_slice());
 

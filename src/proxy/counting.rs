@@ -1,7 +1,5 @@
 //! Counts entries of replies that stream past.
 
-use bytes::Bytes;
-
 use crate::cri::frame::{Piece, Walker};
 use crate::cri::plan::{OnReply, Step};
 use crate::error::Error;
@@ -29,7 +27,7 @@ impl Counting {
     /// Takes what went by. Tells each step of each whole message, and `failed` of what could not be counted.
     pub(super) fn push(
         &mut self,
-        chunk: &Bytes,
+        chunk: &[u8],
         steps: &mut [Step<OnReply>],
         mut failed: impl FnMut(&Step<OnReply>, Error),
     ) {
@@ -77,8 +75,7 @@ mod tests {
             let mut steps = [Step { feature: "test", policy: Policy::Open, action }];
             let mut counting = Counting::by(&steps).unwrap();
             for chunk in wire.chunks(cut) {
-                let chunk = Bytes::copy_from_slice(chunk);
-                counting.push(&chunk, &mut steps, |_, _| noted.lock().unwrap().push(None));
+                counting.push(chunk, &mut steps, |_, _| noted.lock().unwrap().push(None));
             }
             assert_eq!(*seen.lock().unwrap(), [Some(2), Some(0), None], "cut at {cut}");
         }

@@ -1,26 +1,71 @@
-//! Heads of requests on their way to the runtime.
+//! Heads of calls: as fields on their way through, as a map for those who look at them, and of crisp's own calls.
 
-use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Uri, Version, header, request};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Uri, Version, header};
 
 use crate::cri::{CONTAINERD_METADATA, Method};
 use crate::error::{Error, Kind, Origin};
+use crate::http2::{Field, Fields};
+
+/// What runtimes expect, and what the kubelet sends to a socket.
+const AUTHORITY: Field<'static> = Field { name: b":authority", value: b"localhost", sensitive: false };
+
+/// The path of a request that can be passed on; nothing if it is none.
+pub(super) fn path_of(fields: &Fields) -> Option<&str> {
+    let proper = |field: Field<'_>| {
+        !field.name.is_empty() && !field.name.iter().any(|byte| byte.is_ascii_uppercase() || *byte <= b' ')
+    };
+    if !fields.iter().all(proper) || fields.get(b":method").is_none() || fields.get(b":scheme").is_none() {
+        return None;
+    }
+    let path = std::str::from_utf8(fields.get(b":path")?).ok()?;
+    path.starts_with('/').then_some(path)
+}
 
 /// The head as it goes to the runtime: as it came, except `:authority`, and what a CRI client must not say.
-pub(super) fn forwarded(parts: request::Parts) -> Request<()> {
-    let request::Parts { method, uri, mut headers, .. } = parts;
+pub(super) fn forwarded(fields: &Fields) -> impl Iterator<Item = Field<'_>> {
     // containerd's own services need the namespace; only CRI calls must not carry it.
-    if uri.path().starts_with("/runtime.v1.") {
-        for name in CONTAINERD_METADATA {
-            headers.remove(name);
+    let cri = fields.get(b":path").is_some_and(|path| path.starts_with(b"/runtime.v1."));
+    let kept = move |name: &[u8]| !cri || !CONTAINERD_METADATA.iter().any(|not| not.as_bytes() == name);
+    let pseudo = fields.iter().filter(|field| is_pseudo(field.name) && field.name != AUTHORITY.name);
+    let others = fields.iter().filter(move |field| !is_pseudo(field.name) && kept(field.name));
+    pseudo.chain([AUTHORITY]).chain(others)
+}
+
+fn is_pseudo(name: &[u8]) -> bool {
+    name.first() == Some(&b':')
+}
+
+/// What a caller said of a call, for those who look at it. What cannot be a header is left out: it passes all the same.
+pub(super) fn metadata(fields: &Fields) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for field in fields.iter().filter(|field| !is_pseudo(field.name)) {
+        if let (Ok(name), Ok(mut value)) =
+            (HeaderName::from_bytes(field.name), HeaderValue::from_bytes(field.value))
+        {
+            value.set_sensitive(field.sensitive);
+            map.append(name, value);
         }
     }
-    let mut request = Request::new(());
-    *request.method_mut() = method;
-    *request.uri_mut() = at_localhost(uri);
-    *request.version_mut() = Version::HTTP_2;
-    *request.headers_mut() = headers;
-    request
+    map
+}
+
+/// Whom a caller thinks it talks to.
+pub(super) fn authority(fields: &Fields) -> Option<Authority> {
+    fields.get(b":authority").and_then(|value| Authority::try_from(value).ok())
+}
+
+/// A head or trailers that crisp makes, as fields.
+pub(super) fn fields_of(status: Option<http::StatusCode>, map: &HeaderMap) -> Fields {
+    let mut fields = Fields::default();
+    if let Some(status) = status {
+        fields.push(Field { name: b":status", value: status.as_str().as_bytes(), sensitive: false });
+    }
+    for (name, value) in map {
+        let (name, sensitive) = (name.as_str().as_bytes(), value.is_sensitive());
+        fields.push(Field { name, value: value.as_bytes(), sensitive });
+    }
+    fields
 }
 
 /// The head of a call that crisp makes itself. What the metadata says already stays as it is.
@@ -46,44 +91,62 @@ pub(super) fn own_request(method: Method, metadata: HeaderMap) -> Result<Request
     Ok(request)
 }
 
-/// Runtimes expect what the kubelet sends to a socket: `localhost`.
-fn at_localhost(uri: Uri) -> Uri {
-    let mut parts = uri.into_parts();
-    parts.scheme = parts.scheme.or(Some(Scheme::HTTP));
-    parts.authority = Some(Authority::from_static("localhost"));
-    parts.path_and_query = parts.path_and_query.or(Some(PathAndQuery::from_static("/")));
-    // All three parts are there, so this cannot fail; the root path would be refused by the runtime.
-    Uri::from_parts(parts).unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn forwarded_from(path: &str) -> Request<()> {
-        let request = Request::builder()
-            .method("POST")
-            .uri(format!("http://node-7{path}"))
-            .header("grpc-timeout", "1500m")
-            .header("containerd-namespace", "other")
-            .header("containerd-lease", "x")
-            .header("trace-bin", "AAE=");
-        forwarded(request.body(()).unwrap().into_parts().0)
+    fn fields(path: &str) -> Fields {
+        let mut fields = Fields::default();
+        for (name, value) in [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "node-7"),
+            ("grpc-timeout", "1500m"),
+            ("containerd-namespace", "other"),
+            ("containerd-lease", "x"),
+            ("trace-bin", "AAE="),
+        ] {
+            fields.push(Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+        }
+        fields
+    }
+
+    fn forwarded_from(path: &str) -> Vec<(String, String)> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        forwarded(&fields(path)).map(|field| (text(field.name), text(field.value))).collect()
     }
 
     #[test]
     fn cri_calls_lose_containerds_metadata_and_nothing_else() {
-        let request = forwarded_from("/runtime.v1.ImageService/PullImage");
-        assert_eq!(request.uri(), "http://localhost/runtime.v1.ImageService/PullImage");
-        let names: Vec<_> = request.headers().keys().map(header::HeaderName::as_str).collect();
-        assert_eq!(names.len(), 2, "{names:?}");
-        assert_eq!(request.headers()["grpc-timeout"], "1500m");
-        assert_eq!(request.headers()["trace-bin"], "AAE=");
+        let path = "/runtime.v1.ImageService/PullImage";
+        let expected = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("grpc-timeout", "1500m"),
+            ("trace-bin", "AAE="),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(forwarded_from(path), expected);
     }
 
     #[test]
     fn containerds_own_services_keep_their_metadata() {
-        let request = forwarded_from("/containerd.services.leases.v1.Leases/List");
-        assert_eq!(request.headers()["containerd-namespace"], "other");
+        let forwarded = forwarded_from("/containerd.services.leases.v1.Leases/List");
+        assert!(forwarded.contains(&("containerd-namespace".into(), "other".into())), "{forwarded:?}");
+    }
+
+    #[test]
+    fn what_is_no_request_has_no_path() {
+        assert_eq!(path_of(&fields("/a/B")), Some("/a/B"));
+        for path in ["", "a/B"] {
+            assert_eq!(path_of(&fields(path)), None);
+        }
+        let mut upper = fields("/a/B");
+        upper.push(Field { name: b"Upper", value: b"", sensitive: false });
+        assert_eq!(path_of(&upper), None);
+        assert_eq!(path_of(&Fields::default()), None);
     }
 }

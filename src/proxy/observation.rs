@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::uri::PathAndQuery;
 use tonic::Code;
 
 use crate::cri::Method;
@@ -16,7 +15,8 @@ use crate::metrics::{self, Metrics};
 pub(super) struct Observation {
     metrics: Arc<Metrics>,
     method: Method,
-    path: Option<PathAndQuery>,
+    /// The path, if the method does not tell it.
+    path: Option<Box<str>>,
     started: Instant,
     /// How the call ended and by whose doing. Until it is known, the caller went away.
     outcome: (Code, Origin),
@@ -27,11 +27,12 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    pub(super) fn start(metrics: Arc<Metrics>, method: Method, path: Option<PathAndQuery>) -> Self {
+    pub(super) fn start(metrics: Arc<Metrics>, method: Method, path: &str) -> Self {
         if let Some(handles) = metrics.method(method) {
             handles.in_flight.inc();
         }
         let outcome = (Code::Cancelled, Origin::Kubelet);
+        let path = (method == Method::OTHER).then(|| clip(path).into());
         Self { metrics, method, path, started: Instant::now(), outcome, words: None, end: Vec::new() }
     }
 
@@ -63,10 +64,6 @@ impl Observation {
         self.words = Some(error.message().to_owned());
     }
 
-    pub(super) fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
     /// Whom to tell how the call ended.
     pub(super) fn tell(&mut self, end: Vec<OnEnd>) {
         self.end = end;
@@ -83,7 +80,7 @@ impl Drop for Observation {
         }
         if code != Code::Ok {
             tracing::warn!(
-                method = self.path.as_ref().map_or("", |path| clip(path.path())),
+                method = self.path.as_deref().unwrap_or(self.method.path()),
                 code = metrics::code_name(code),
                 origin = origin.as_str(),
                 duration_ms = (after.as_secs_f64() * 1e6).round() / 1e3,

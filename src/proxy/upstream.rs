@@ -1,12 +1,14 @@
 //! The way to the runtime: endpoints, and connections that are dialled when needed and again when lost.
 
-use std::fmt;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
+use h2::SendStream;
 use h2::client::SendRequest;
 use http::HeaderMap;
 use tokio::net::UnixStream;
@@ -16,7 +18,7 @@ use crate::cri::method::Service;
 use crate::cri::{Method, Raw};
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
-use crate::proxy::{head, pump};
+use crate::proxy::head;
 
 /// Where the runtime and the image service are. Often the same place.
 #[derive(Debug, Clone)]
@@ -35,7 +37,7 @@ pub struct Endpoint {
 
 /// One connection to an endpoint: dialled by the first call that needs it, and anew after it was lost.
 #[derive(Debug)]
-pub(super) struct Link {
+struct Link {
     endpoint: Arc<Endpoint>,
     name: &'static str,
     metrics: Arc<Metrics>,
@@ -45,7 +47,7 @@ pub(super) struct Link {
 
 /// The two links that belong to one downstream connection, so that cancellation and back-pressure stay its own.
 #[derive(Debug)]
-pub(super) struct Links {
+struct Links {
     runtime: Link,
     image: Link,
 }
@@ -91,17 +93,37 @@ impl Endpoint {
         &self.path
     }
 
-    /// Opens an HTTP/2 connection and drives it in a task until it ends.
+    /// Connects, for a client's calls.
+    pub(super) fn connect(&self) -> BoxFuture<'static, io::Result<UnixStream>> {
+        let path = self.path.clone();
+        async move { UnixStream::connect(path).await }.boxed()
+    }
+
+    /// It cannot be reached.
+    pub(super) fn away(&self, error: &dyn fmt::Display) -> Error {
+        Error::new(
+            Kind::Unavailable,
+            Origin::Runtime,
+            format!("the container runtime at {self} cannot be reached: {error}; is it running?"),
+        )
+    }
+
+    /// The connection ended under a call.
+    pub(super) fn lost(&self, error: &dyn fmt::Display) -> Error {
+        Error::new(
+            Kind::Unavailable,
+            Origin::Runtime,
+            format!("lost the connection to the container runtime at {self}: {error}"),
+        )
+    }
+
+    /// Opens a connection for crisp's own calls and drives it in a task until it ends.
     async fn dial(&self, name: &'static str, metrics: Arc<Metrics>) -> Result<SendRequest<Bytes>, Error> {
         let away = |error: &dyn fmt::Display| {
             metrics.set_upstream_up(name, false);
-            Error::new(
-                Kind::Unavailable,
-                Origin::Runtime,
-                format!("the container runtime at {self} cannot be reached: {error}; is it running?"),
-            )
+            self.away(error)
         };
-        let stream = UnixStream::connect(&self.path).await.map_err(|e| away(&e))?;
+        let stream = self.connect().await.map_err(|e| away(&e))?;
         let (sender, connection) = client_settings().handshake(stream).await.map_err(|e| away(&e))?;
         metrics.set_upstream_up(name, true);
         metrics.upstream_connections.inc();
@@ -137,22 +159,6 @@ fn client_settings() -> h2::client::Builder {
     builder
 }
 
-/// Settings of the server side. They are here so that both sides are seen together.
-pub(super) fn server_settings() -> h2::server::Builder {
-    let mut builder = h2::server::Builder::new();
-    builder
-        // No max_concurrent_streams: a limit would let waiting pulls block everything else.
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_header_list_size(HEADER_LIST)
-        // h2's defaults take a burst of cancels for an attack and cut the kubelet off.
-        .max_concurrent_reset_streams(RESET_STREAMS)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_local_error_reset_streams(None)
-        .data_frame_budget(DATA_FRAME_BUDGET);
-    builder
-}
-
 // === impl Link ===
 
 impl Link {
@@ -175,13 +181,8 @@ impl Link {
         })
     }
 
-    /// The connection ended under a call.
-    pub(super) fn lost(&self, error: &dyn fmt::Display) -> Error {
-        Error::new(
-            Kind::Unavailable,
-            Origin::Runtime,
-            format!("lost the connection to the container runtime at {}: {error}", self.endpoint),
-        )
+    fn lost(&self, error: &dyn fmt::Display) -> Error {
+        self.endpoint.lost(error)
     }
 
     fn up(&self) -> Option<SendRequest<Bytes>> {
@@ -270,7 +271,7 @@ impl Client {
         let lost = |error: h2::Error| link.lost(&error);
         let (response, mut body) = sender.send_request(request, false).map_err(lost)?;
         drop(sender);
-        pump::send(&mut body, Frame::of_message(message).into_bytes(), true).await.map_err(lost)?;
+        send(&mut body, Frame::of_message(message).into_bytes(), true).await.map_err(lost)?;
         let (head, mut body) = response.await.map_err(lost)?.into_parts();
         let only_head = body.is_end_stream();
         let mut chunks = Vec::new();
@@ -288,4 +289,25 @@ impl Client {
         let trailers = if only_head { None } else { Some(trailers.unwrap_or_default()) };
         Ok(Raw::new(head.status, head.headers, chunks, trailers))
     }
+}
+
+/// Sends a piece as the receiver's windows allow.
+async fn send(to: &mut SendStream<Bytes>, mut chunk: Bytes, last: bool) -> Result<(), h2::Error> {
+    if chunk.is_empty() {
+        return if last { to.send_data(chunk, true) } else { Ok(()) };
+    }
+    while !chunk.is_empty() {
+        to.reserve_capacity(chunk.len());
+        let room = match to.capacity() {
+            0 => match poll_fn(|cx| to.poll_capacity(cx)).await {
+                Some(room) => room?,
+                // The stream is closed for sending; what was to be sent has no receiver.
+                None => return Err(h2::Reason::CANCEL.into()),
+            },
+            room => room,
+        };
+        let piece = chunk.split_to(room.min(chunk.len()));
+        to.send_data(piece, last && chunk.is_empty())?;
+    }
+    Ok(())
 }

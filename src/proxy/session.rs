@@ -1,0 +1,246 @@
+//! One client's connection, the calls on it, and the connections to the runtime that belong to it.
+//!
+//! All of it is one task: a frame that comes on one side goes out on the other in the same turn, without queues,
+//! wakers or tasks in between. Only what a feature waits for is a future of its own, in `waits`.
+
+mod client;
+mod features;
+mod runtime;
+mod sending;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::StreamExt;
+use futures_util::future::{Abortable, BoxFuture};
+use futures_util::stream::FuturesUnordered;
+use tokio::net::UnixStream;
+
+use crate::cri::method::Service;
+use crate::error::{Error, Kind, Origin};
+use crate::http2::{Fault, MOST_WINDOW, Peer, Reason};
+use crate::proxy::Proxy;
+use crate::proxy::session::features::Brought;
+use crate::proxy::session::runtime::Up;
+use crate::proxy::stream::Stream;
+use crate::shutdown::Shutdown;
+
+/// One client and its calls.
+struct Session {
+    id: u64,
+    proxy: Arc<Proxy>,
+    down: Peer,
+    /// By the client's number.
+    streams: HashMap<u32, Stream>,
+    /// The highest number that the client has used.
+    last: u32,
+    /// Connections to the runtime. A place that is free is used again.
+    ups: Vec<Option<Up>>,
+    /// Those that take new calls.
+    image: Option<usize>,
+    runtime: Option<usize>,
+    /// What features wait for.
+    waits: FuturesUnordered<Abortable<BoxFuture<'static, (u32, Brought)>>>,
+    /// Calls with something that waits for room, in the order in which they get it.
+    requests_waiting: VecDeque<u32>,
+    replies_waiting: VecDeque<u32>,
+    /// There may be room for them.
+    stirred: bool,
+    /// The client has said something.
+    heard: bool,
+    leaving: Leaving,
+}
+
+/// How far an orderly end is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Leaving {
+    Not,
+    /// The client was told to open no more calls, and may not have heard it.
+    Told,
+    /// It has heard it.
+    Heard,
+    /// Nothing is waited for but that what was said is written.
+    Now,
+}
+
+/// Serves one client until it leaves or crisp shuts down.
+pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdown: Shutdown) {
+    let metrics = proxy.metrics.clone();
+    metrics.downstream_connections.inc();
+    let mut session = Session::new(id, stream, proxy);
+    let (released, ended) = (shutdown.released(), shutdown.ended());
+    tokio::pin!(released, ended);
+    let (mut is_released, mut is_ended) = (false, false);
+    let result = std::future::poll_fn(|cx| {
+        if !is_released && released.as_mut().poll(cx).is_ready() {
+            is_released = true;
+            session.drain();
+        }
+        if !is_ended && ended.as_mut().poll(cx).is_ready() {
+            is_ended = true;
+            session.end();
+        }
+        session.poll(cx)
+    })
+    .await;
+    if let Err(error) = result {
+        tracing::debug!(connection = id, %error, "client connection ended");
+    }
+    drop(session);
+    metrics.downstream_connections.dec();
+}
+
+impl Session {
+    fn new(id: u64, stream: UnixStream, proxy: Arc<Proxy>) -> Self {
+        Self {
+            id,
+            proxy,
+            down: Peer::accepted(stream),
+            streams: HashMap::new(),
+            last: 0,
+            ups: Vec::new(),
+            image: None,
+            runtime: None,
+            waits: FuturesUnordered::new(),
+            requests_waiting: VecDeque::new(),
+            replies_waiting: VecDeque::new(),
+            stirred: false,
+            heard: false,
+            leaving: Leaving::Not,
+        }
+    }
+
+    /// Does all that can be done. Ready when the client has left or nothing is left to do for it.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            // The runtime first: a connection that it has closed must not get one more call.
+            let mut moved = self.poll_runtimes(cx);
+            if self.leaving < Leaving::Now && !self.is_overfull() {
+                match self.down.poll_read(cx) {
+                    Poll::Pending => {}
+                    Poll::Ready(read) => {
+                        if read? == 0 {
+                            return Poll::Ready(Ok(()));
+                        }
+                        self.heard = true;
+                        moved = true;
+                        self.read_client();
+                    }
+                }
+            }
+            while !self.waits.is_empty()
+                && let Poll::Ready(Some(brought)) = self.waits.poll_next_unpin(cx)
+            {
+                // What was given up brings nothing.
+                if let Ok((id, brought)) = brought {
+                    self.brought(id, brought);
+                }
+                moved = true;
+            }
+            if std::mem::take(&mut self.stirred) {
+                self.send_what_waits();
+            }
+            moved |= self.flush(cx)?;
+            if self.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Writes what is to be written. Gives whether something that waits may go on.
+    fn flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut moved = false;
+        for place in 0..self.ups.len() {
+            moved |= self.flush_runtime(place, cx);
+        }
+        let had_room = self.down.has_room();
+        if let Poll::Ready(written) = self.down.poll_flush(cx) {
+            written?;
+        }
+        if self.down.has_room() && !had_room {
+            self.stirred = true;
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Whether so much waits to be written that reading more of the client must wait.
+    fn is_overfull(&self) -> bool {
+        self.down.is_overfull() || self.ups.iter().flatten().any(|up| up.peer.is_overfull())
+    }
+
+    fn is_over(&self) -> bool {
+        match self.leaving {
+            Leaving::Not => false,
+            Leaving::Told if self.heard => false,
+            // Who never said a word waits for nothing.
+            Leaving::Told => true,
+            Leaving::Heard | Leaving::Now => self.streams.is_empty() && self.down.is_flushed(),
+        }
+    }
+
+    /// The client is told to open no more calls here; those under way go on.
+    fn drain(&mut self) {
+        if self.leaving == Leaving::Not {
+            self.leaving = Leaving::Told;
+            self.down.go_away(MOST_WINDOW, Reason::NO_ERROR);
+            // When this comes back, the client has heard it and what it opened before has come.
+            self.down.ping();
+        }
+    }
+
+    /// The client has heard that it is to open no more calls.
+    fn drained(&mut self) {
+        if self.leaving == Leaving::Told {
+            self.leaving = Leaving::Heard;
+            self.down.go_away(self.last, Reason::NO_ERROR);
+        }
+    }
+
+    /// Ends every call.
+    fn end(&mut self) {
+        let error = Error::new(
+            Kind::Unavailable,
+            Origin::Crisp,
+            "crisp is shutting down and this call did not end in time; try again",
+        );
+        for id in self.ids(|_| true) {
+            // What waits for room may wait for ever.
+            if let Some(stream) = self.streams.get_mut(&id) {
+                let given_up = stream.reply.clear();
+                if let Some(up) = stream.link.and_then(|link| self.ups.get_mut(link.up)?.as_mut()) {
+                    up.peer.pass(given_up);
+                }
+            }
+            self.fail(id, &error);
+        }
+        self.drained();
+        self.leaving = Leaving::Now;
+    }
+
+    /// The client broke the rules: it is told so, and everything ends.
+    fn client_fault(&mut self, fault: Fault) {
+        tracing::debug!(connection = self.id, why = fault.why, "a client broke the rules of HTTP/2");
+        self.down.go_away(self.last, fault.reason);
+        for id in self.ids(|_| true) {
+            self.remove(id, None, Some(Reason::CANCEL));
+        }
+        self.leaving = Leaving::Now;
+    }
+
+    fn ids(&self, wanted: impl Fn(&Stream) -> bool) -> Vec<u32> {
+        self.streams.iter().filter(|(_, stream)| wanted(stream)).map(|(id, _)| *id).collect()
+    }
+
+    fn current(&mut self, service: Service) -> &mut Option<usize> {
+        match service {
+            Service::Image => &mut self.image,
+            Service::Runtime => &mut self.runtime,
+        }
+    }
+}

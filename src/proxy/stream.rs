@@ -1,0 +1,103 @@
+//! One call on a client's connection, as the session keeps it.
+
+use futures_util::future::AbortHandle;
+use tonic::Code;
+
+use crate::cri::Method;
+use crate::cri::frame::Splitter;
+use crate::cri::method::Service;
+use crate::http2::{Fields, Flow};
+use crate::proxy::observation::Observation;
+use crate::proxy::replies::Replies;
+
+/// One call.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) method: Method,
+    pub(super) service: Service,
+    pub(super) state: State,
+    /// Where it is at the runtime, once it is.
+    pub(super) link: Option<Link>,
+    /// From the client to the runtime.
+    pub(super) request: Flow,
+    /// From the runtime, or from crisp, to the client.
+    pub(super) reply: Flow,
+    /// Whether it is in the session's lists of what waits for room.
+    pub(super) request_listed: bool,
+    pub(super) reply_listed: bool,
+    /// Who looks at the reply.
+    pub(super) replies: Option<Replies>,
+    /// The client has the head of the reply.
+    pub(super) head_sent: bool,
+    /// To be noted when the last of the reply has gone.
+    pub(super) outcome: Option<Outcome>,
+    pub(super) observation: Observation,
+}
+
+/// How far a call is.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Its first message is collected, for the features.
+    Collecting { head: Box<Fields>, splitter: Splitter },
+    /// Something is waited for that a feature asked for. It ends with the call.
+    Waiting(AbortHandle),
+    /// Its head waits until the runtime takes one more call.
+    Queued(Box<Fields>),
+    /// Frames go on as they come.
+    Passing,
+    /// crisp has answered, or it is too late for an answer. What is left of the request is nobody's.
+    Answered,
+}
+
+/// A call's place at the runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Link {
+    /// Which connection.
+    pub(super) up: usize,
+    /// The stream there.
+    pub(super) stream: u32,
+}
+
+/// Who ended a call, and how.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Outcome {
+    Runtime(Code),
+    Crisp(Code),
+}
+
+impl Stream {
+    pub(super) fn new(method: Method, service: Service, window: u32, observation: Observation) -> Self {
+        Self {
+            method,
+            service,
+            state: State::Passing,
+            link: None,
+            request: Flow::default(),
+            reply: Flow::new(window),
+            request_listed: false,
+            reply_listed: false,
+            replies: None,
+            head_sent: false,
+            outcome: None,
+            observation,
+        }
+    }
+
+    /// Notes how the call ended, now that its caller knows it.
+    pub(super) fn note_outcome(&mut self) {
+        match self.outcome.take() {
+            Some(Outcome::Runtime(code)) => self.observation.runtime_said(code),
+            Some(Outcome::Crisp(code)) => self.observation.crisp_said(code),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Nobody is left for what the call waited for.
+        if let State::Waiting(waiting) = &self.state {
+            waiting.abort();
+        }
+    }
+}
