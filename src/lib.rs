@@ -23,8 +23,8 @@
 //! [`store`] keeps what must outlive crisp; [`containerd`] speaks containerd's own API; [`runtime`] is the runtime built in;
 //! [`kube`] asks the Kubernetes API server; [`admin`] is what people see of a running crisp.
 //!
-//! `proxy` uses `intercept`, which uses `cri`, `image` and `wire`; `wire`, `cri`, `image`, `store`, `error`, `config`,
-//! `metrics` and `time` are leaves.
+//! `proxy` uses `http2` and `intercept`, which uses `cri`, `image` and `wire`; `wire`, `http2`, `cri`, `image`, `store`,
+//! `error`, `config`, `metrics` and `time` are leaves.
 
 pub mod admin;
 pub mod app;

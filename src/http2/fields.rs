@@ -1,13 +1,15 @@
 //! Header fields in order, in one piece of memory.
 
+use std::fmt;
+
 /// Memory beyond this is not kept for the next header list.
 const KEPT: usize = 64 * 1024;
 
 /// What SETTINGS_MAX_HEADER_LIST_SIZE counts for a field besides its name and value.
 pub(crate) const FIELD_OVERHEAD: usize = 32;
 
-/// A list of header fields.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+/// A list of header fields. They may be secrets, so they are not printed.
+#[derive(Default, Clone, PartialEq, Eq)]
 pub(crate) struct Fields {
     /// Each name followed by its value.
     bytes: Vec<u8>,
@@ -15,7 +17,7 @@ pub(crate) struct Fields {
 }
 
 /// One header field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -72,11 +74,6 @@ impl Fields {
         self.bytes.len() + self.ends.len() * FIELD_OVERHEAD
     }
 
-    /// Whether there is no field.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
     /// Appends a field that `write` writes: its name, whose end it returns, and its value.
     ///
     /// The bytes given to it are those of the whole list. The field is gone again if it says `None`.
@@ -101,6 +98,20 @@ impl Fields {
     }
 }
 
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+// === impl Field ===
+
+impl fmt::Debug for Field<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} bytes", self.name.escape_ascii(), self.value.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +123,7 @@ mod tests {
     #[test]
     fn keeps_order_and_finds_the_first() {
         let mut fields = Fields::default();
-        assert!(fields.is_empty());
+        assert!(fields.iter().next().is_none());
         let list =
             [field("a", "1"), field("b", ""), field("", "2"), Field { sensitive: true, ..field("a", "3") }];
         list.iter().for_each(|field| fields.push(*field));
@@ -124,7 +135,7 @@ mod tests {
         fields.pop();
         assert_eq!(fields.iter().collect::<Vec<_>>(), list[..3]);
         fields.clear();
-        assert!(fields.is_empty());
+        assert!(fields.iter().next().is_none());
         fields.pop();
         assert_eq!(fields, Fields::default());
     }

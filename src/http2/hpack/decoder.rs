@@ -154,3 +154,25 @@ impl Input<'_> {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn integer(prefix: u32, bytes: &[u8]) -> Option<usize> {
+        let mut input = Input(bytes);
+        let first = input.byte()?;
+        let value = input.integer(first, prefix)?;
+        input.0.is_empty().then_some(value)
+    }
+
+    #[test]
+    fn rfc_c_1_integers() {
+        assert_eq!(integer(5, &[0xea]), Some(10));
+        assert_eq!(integer(5, &[0xff, 0x9a, 0x0a]), Some(1337));
+        assert_eq!(integer(8, &[0x2a]), Some(42));
+        assert_eq!(integer(7, &[0xff, 0xff, 0xff, 0xff, 0x7f]), Some(127 + (1 << 28) - 1));
+        assert_eq!(integer(7, &[0xff, 0xff, 0xff, 0xff, 0xff]), None);
+        assert_eq!(integer(7, &[0xff, 0x80, 0x80, 0x80, 0x80, 0x00]), None);
+    }
+}

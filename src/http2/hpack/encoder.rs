@@ -148,3 +148,19 @@ fn put_integer(out: &mut BytesMut, bits: u8, prefix: u32, value: usize) {
     }
     out.put_u8(rest as u8);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc_c_1_integers() {
+        for (prefix, value, bytes) in
+            [(5, 10, &[0x0a][..]), (5, 1337, &[0x1f, 0x9a, 0x0a]), (8, 42, &[0x2a]), (5, 31, &[0x1f, 0])]
+        {
+            let mut out = BytesMut::new();
+            put_integer(&mut out, 0, prefix, value);
+            assert_eq!(out[..], *bytes);
+        }
+    }
+}

@@ -110,11 +110,6 @@ impl Table {
         self.max_size
     }
 
-    /// How many entries there are.
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Name and value of an entry. The newest is the first, 0.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let entry = self.entries.get(self.entries.len().checked_sub(index + 1)?)?;
@@ -165,6 +160,59 @@ impl Table {
             self.bytes.drain(..dead);
             for entry in &mut self.entries {
                 *entry = Entry { start: entry.start - dead, name: entry.name - dead, end: entry.end - dead };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// What the RFC says, without care for memory or time.
+    #[derive(Default)]
+    struct Model(VecDeque<(Vec<u8>, Vec<u8>)>);
+
+    impl Model {
+        fn fit(&mut self, max_size: usize) {
+            while self.0.iter().map(|(name, value)| name.len() + value.len() + 32).sum::<usize>() > max_size {
+                self.0.pop_back();
+            }
+        }
+    }
+
+    /// A new entry, or a new size of the table.
+    fn step() -> impl Strategy<Value = Result<(Vec<u8>, Vec<u8>), usize>> {
+        let entry = |length| (vec(any::<u8>(), 0..20), vec(any::<u8>(), 0..length)).prop_map(Ok);
+        prop_oneof![20 => entry(60), 2 => entry(5000), 1 => (0..=4096_usize).prop_map(Err)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn holds_what_the_rfc_says_in_little_memory(steps in vec(step(), 0..300)) {
+            let (mut table, mut model) = (Table::new(4096), Model::default());
+            for step in steps {
+                match step {
+                    Ok((name, value)) => {
+                        table.insert(&name, &value);
+                        model.0.push_front((name, value));
+                    }
+                    Err(max_size) => table.set_max_size(max_size),
+                }
+                model.fit(table.max_size());
+                prop_assert_eq!(table.entries.len(), model.0.len());
+                prop_assert!(table.get(model.0.len()).is_none());
+                for (index, (name, value)) in model.0.iter().enumerate() {
+                    prop_assert_eq!(table.get(index), Some((&name[..], &value[..])));
+                    let found = table.find(name, value).unwrap();
+                    prop_assert!(found <= index && model.0[found] == model.0[index]);
+                }
+                // Twice what is in use and a little, rounded up by the vector.
+                prop_assert!(table.bytes.capacity() <= 4 * 4096);
             }
         }
     }

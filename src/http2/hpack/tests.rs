@@ -265,8 +265,10 @@ fn step() -> impl Strategy<Value = (Vec<u32>, Vec<Owned>)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
-    fn what_is_written_is_read(steps in vec(step(), 1..40), limit in prop_oneof![Just(NO_LIMIT), 0..2000_usize]) {
+    fn what_is_written_is_read(steps in vec(step(), 1..20), limit in prop_oneof![Just(NO_LIMIT), 0..2000_usize]) {
         let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
         let mut list = Fields::default();
         for (sizes, fields) in steps {
