@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::http2::Fields;
 
@@ -37,9 +37,19 @@ pub(crate) struct Flow {
 /// else was made of what came.
 #[derive(Debug)]
 struct Piece {
-    bytes: Bytes,
+    bytes: Waiting,
     owed: u32,
 }
+
+#[derive(Debug)]
+enum Waiting {
+    Whole(Bytes),
+    /// Small pieces come together: a thousand of a byte each would take a hundred times their length.
+    Growing(BytesMut),
+}
+
+/// How long a growing piece gets.
+const GROWN: usize = 16 * 1024;
 
 /// The sender sent more than it had room for.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,17 +78,30 @@ impl Flow {
         Some(credit)
     }
 
-    /// Lets it wait. Nothing is owed for nothing.
-    pub(crate) fn push(&mut self, bytes: Bytes, owed: u32) {
+    /// Lets something wait that nothing is owed for.
+    pub(crate) fn push(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.queue.push_back(Piece { bytes, owed });
+            self.queue.push_back(Piece { bytes: Waiting::Whole(bytes), owed: 0 });
+        }
+    }
+
+    /// Lets what came wait as it is.
+    pub(crate) fn push_slice(&mut self, content: &[u8]) {
+        let owed = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        if let Some(Piece { bytes: Waiting::Growing(last), owed: owing }) = self.queue.back_mut()
+            && last.len() + content.len() <= GROWN
+        {
+            last.extend_from_slice(content);
+            *owing = owing.saturating_add(owed);
+        } else if !content.is_empty() {
+            self.queue.push_back(Piece { bytes: Waiting::Growing(content.into()), owed });
         }
     }
 
     /// Lets it go before all that waits; nothing is owed for it.
     pub(crate) fn push_first(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.queue.push_front(Piece { bytes, owed: 0 });
+            self.queue.push_front(Piece { bytes: Waiting::Whole(bytes), owed: 0 });
         }
     }
 
@@ -98,9 +121,12 @@ impl Flow {
     pub(crate) fn pop(&mut self, most: usize) -> Option<(Bytes, u32)> {
         let first = self.queue.front_mut()?;
         if first.bytes.len() <= most {
-            return self.queue.pop_front().map(|piece| (piece.bytes, piece.owed));
+            return self.queue.pop_front().map(|piece| (piece.bytes.into_bytes(), piece.owed));
         }
-        let bytes = first.bytes.split_to(most);
+        let bytes = match &mut first.bytes {
+            Waiting::Whole(bytes) => bytes.split_to(most),
+            Waiting::Growing(bytes) => bytes.split_to(most).freeze(),
+        };
         let owed = first.owed.min(u32::try_from(most).unwrap_or(u32::MAX));
         first.owed -= owed;
         Some((bytes, owed))
@@ -129,6 +155,22 @@ impl Flow {
     }
 }
 
+impl Waiting {
+    fn len(&self) -> usize {
+        match self {
+            Self::Whole(bytes) => bytes.len(),
+            Self::Growing(bytes) => bytes.len(),
+        }
+    }
+
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Whole(bytes) => bytes,
+            Self::Growing(bytes) => bytes.freeze(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -144,6 +186,14 @@ mod tests {
         assert_eq!(flow.receive(1, LIMIT), Err(Overrun));
     }
 
+    #[test]
+    fn small_pieces_wait_together() {
+        let mut flow = Flow::new(0);
+        (0..100_000).for_each(|_| flow.push_slice(b"x"));
+        assert!(flow.queue.len() < 10, "{}", flow.queue.len());
+        assert_eq!(flow.clear(), 100_000);
+    }
+
     proptest! {
         /// Whatever is done in whatever order: each byte is credited once, and none before it is gone.
         #[test]
@@ -155,7 +205,7 @@ mod tests {
                     0 => {
                         received += length;
                         waiting += length;
-                        flow.push(Bytes::from(vec![0; length as usize]), length);
+                        flow.push_slice(&vec![0; length as usize]);
                         prop_assert!(flow.receive(length, u32::MAX).is_ok());
                     }
                     1 => {

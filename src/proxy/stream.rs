@@ -39,8 +39,8 @@ pub(super) struct Stream {
 pub(super) enum State {
     /// Its first message is collected, for the features.
     Collecting { head: Box<Fields>, splitter: Splitter },
-    /// Something is waited for that a feature asked for. It ends with the call.
-    Waiting(AbortHandle),
+    /// Something is waited for that a feature asked for.
+    Waiting { _until_dropped: Waiting },
     /// Its head waits until the runtime takes one more call.
     Queued(Box<Fields>),
     /// Frames go on as they come.
@@ -48,6 +48,10 @@ pub(super) enum State {
     /// crisp has answered, or it is too late for an answer. What is left of the request is nobody's.
     Answered,
 }
+
+/// What a feature waits for, given up with this.
+#[derive(Debug)]
+pub(super) struct Waiting(pub(super) AbortHandle);
 
 /// A call's place at the runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,11 +97,10 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+// === impl Waiting ===
+
+impl Drop for Waiting {
     fn drop(&mut self) {
-        // Nobody is left for what the call waited for.
-        if let State::Waiting(waiting) = &self.state {
-            waiting.abort();
-        }
+        self.0.abort();
     }
 }

@@ -1,7 +1,5 @@
 //! What the client says.
 
-use bytes::Bytes;
-
 use crate::cri::Method;
 use crate::cri::frame::Splitter;
 use crate::cri::method::Service;
@@ -80,11 +78,11 @@ impl Session {
             if id.is_multiple_of(2) {
                 return Err(Fault::protocol("a client opened a stream with an even number"));
             }
+            self.last = id;
             if self.leaving >= Leaving::Heard {
                 // It was told, and had heard it.
                 self.down.reset(id, Reason::REFUSED_STREAM);
             } else {
-                self.last = id;
                 self.opened(id, fields, end);
                 return Ok(());
             }
@@ -152,9 +150,9 @@ impl Session {
                 self.collected(id);
             }
             State::Answered => self.request_passed(id, length),
-            State::Waiting(_) | State::Queued(_) => {
+            State::Waiting { .. } | State::Queued(_) => {
                 stream.observation.request_bytes(content.len());
-                stream.request.push(Bytes::copy_from_slice(content), size);
+                stream.request.push_slice(content);
                 if end {
                     stream.request.end = Some(End::Flag);
                 }
@@ -179,7 +177,7 @@ impl Session {
         match stream.state {
             State::Collecting { .. } => self.collected(id),
             State::Passing => self.send_request(id),
-            State::Waiting(_) | State::Queued(_) => {}
+            State::Waiting { .. } | State::Queued(_) => {}
             State::Answered => stream.request.end = None,
         }
     }

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::proxy::head;
 use crate::proxy::replies::{Replies, failure, guarded, panicked, patched};
 use crate::proxy::session::Session;
-use crate::proxy::stream::State;
+use crate::proxy::stream::{State, Waiting};
 use crate::wire::Patch;
 
 /// What came of something that was waited for.
@@ -67,7 +67,7 @@ impl Session {
                 let first = unreadable.map(|(_, frame)| frame.into_bytes());
                 for bytes in first.into_iter().chain([rest]) {
                     stream.observation.request_bytes(bytes.len());
-                    stream.request.push(bytes, 0);
+                    stream.request.push(bytes);
                 }
                 let fields = self.ask(id, *head);
                 self.down.recycle(fields);
@@ -90,7 +90,7 @@ impl Session {
         match plan {
             Plan::Forward(Forward { first, request, reply, end }) => {
                 stream.observation.request_bytes(rest.len());
-                stream.request.push(rest, 0);
+                stream.request.push(rest);
                 let forwarding = Box::new(Forwarding { head, frame, message, changes: request, reply, end });
                 if first.is_empty() {
                     self.forward(id, forwarding);
@@ -116,7 +116,7 @@ impl Session {
     fn wait(&mut self, id: u32, task: BoxFuture<'static, Brought>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let (abort, registration) = AbortHandle::new_pair();
-        stream.state = State::Waiting(abort);
+        stream.state = State::Waiting { _until_dropped: Waiting(abort) };
         let task = AssertUnwindSafe(task).catch_unwind();
         let task = task.map(move |brought| (id, brought.unwrap_or_else(|_| Brought::Refusal(panicked()))));
         self.waits.push(Abortable::new(task.boxed(), registration));

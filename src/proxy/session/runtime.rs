@@ -118,7 +118,7 @@ impl Session {
         let Some(up) = self.ups.get_mut(place).and_then(Option::take) else { return };
         tracing::debug!(connection = self.id, %error, "connection to the runtime ended");
         self.take_out_of_use(up.service, place);
-        let mut calls: Vec<u32> = up.calls.into_values().chain(up.waiting).collect();
+        let mut calls: Vec<u32> = up.calls.into_values().collect();
         calls.sort_unstable();
         for id in calls {
             let Some(stream) = self.streams.get_mut(&id) else { continue };
@@ -128,6 +128,10 @@ impl Session {
             if !stream.reply.source_done {
                 self.fail(id, error);
             }
+        }
+        for id in up.waiting {
+            // Nothing of it was sent, so that a new connection repeats nothing.
+            self.ask_again(id);
         }
     }
 
@@ -243,6 +247,9 @@ impl Session {
     /// Sends a call that waited.
     fn ask_again(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
+        if !matches!(stream.state, State::Queued(_)) {
+            return;
+        }
         if let State::Queued(head) = std::mem::replace(&mut stream.state, State::Passing) {
             let fields = self.ask(id, *head);
             self.down.recycle(fields);
@@ -363,7 +370,7 @@ impl Session {
             stream.outcome = Some(Outcome::Runtime(code_of(&fields)));
             stream.reply.source_done = true;
             let rest = stream.replies.as_mut().map(Replies::rest);
-            stream.reply.push(rest.unwrap_or_default(), 0);
+            stream.reply.push(rest.unwrap_or_default());
             stream.reply.end = Some(End::Trailers(Box::new(fields)));
             self.send_reply(id);
         } else {
@@ -390,7 +397,7 @@ impl Session {
                 let rest = if end { replies.rest() } else { bytes::Bytes::new() };
                 match mapped {
                     Ok(on) => {
-                        on.into_iter().chain([rest]).for_each(|bytes| stream.reply.push(bytes, 0));
+                        on.into_iter().chain([rest]).for_each(|bytes| stream.reply.push(bytes));
                         if end {
                             stream.reply.end = Some(End::Flag);
                         }

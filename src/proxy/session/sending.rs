@@ -1,7 +1,5 @@
 //! What goes out: pieces as far as there is room, answers of crisp itself, and the end of a call.
 
-use bytes::Bytes;
-
 use crate::cri::Raw;
 use crate::cri::raw::error_trailers;
 use crate::error::Error;
@@ -25,7 +23,7 @@ impl Session {
             stream.request.sink_done = end;
             self.request_passed(id, size);
         } else {
-            stream.request.push(Bytes::copy_from_slice(content), size);
+            stream.request.push_slice(content);
             if end {
                 stream.request.end = Some(End::Flag);
             }
@@ -74,7 +72,7 @@ impl Session {
                 self.finish(id);
             }
         } else {
-            stream.reply.push(Bytes::copy_from_slice(content), size);
+            stream.reply.push_slice(content);
             if end {
                 stream.reply.end = Some(End::Flag);
             }
@@ -142,7 +140,7 @@ impl Session {
         if let Some(trailers) = raw.trailers() {
             for chunk in raw.body() {
                 stream.observation.reply_bytes(chunk.len());
-                stream.reply.push(chunk.clone(), 0);
+                stream.reply.push(chunk.clone());
             }
             stream.reply.end = Some(End::Trailers(Box::new(head::fields_of(None, trailers))));
             self.send_reply(id);
