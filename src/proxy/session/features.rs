@@ -91,7 +91,7 @@ impl Session {
             Plan::Forward(Forward { first, request, reply, end }) => {
                 stream.observation.request_bytes(rest.len());
                 stream.request.push(rest);
-                let forwarding = Box::new(Forwarding { head, frame, message, changes: request, reply, end });
+                let forwarding = Forwarding { head, frame, message, changes: request, reply, end };
                 if first.is_empty() {
                     self.forward(id, forwarding);
                 } else {
@@ -127,13 +127,13 @@ impl Session {
         match brought {
             Brought::Reply(raw) => self.answer(id, &raw),
             Brought::Refusal(error) => self.fail(id, &error),
-            Brought::Forward(forwarding) => self.forward(id, forwarding),
+            Brought::Forward(forwarding) => self.forward(id, *forwarding),
         }
     }
 
     /// Sends a call on as it was planned. What came of the request meanwhile follows it.
-    fn forward(&mut self, id: u32, forwarding: Box<Forwarding>) {
-        let Forwarding { head, frame, message, changes, reply, end } = *forwarding;
+    fn forward(&mut self, id: u32, forwarding: Forwarding) {
+        let Forwarding { head, frame, message, changes, reply, end } = forwarding;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.observation.tell(end);
         let frame = match patched(frame, message, changes, &self.proxy.metrics) {
@@ -165,11 +165,7 @@ fn plan(call: &Call, features: &[Arc<dyn Feature>], metrics: &Metrics) -> Plan {
 }
 
 /// Waits for what has to come to its end before a call goes on.
-async fn first_steps(
-    first: Vec<Step<First>>,
-    mut forwarding: Box<Forwarding>,
-    metrics: Arc<Metrics>,
-) -> Brought {
+async fn first_steps(first: Vec<Step<First>>, mut forwarding: Forwarding, metrics: Arc<Metrics>) -> Brought {
     for Step { feature, policy, action } in first {
         match action.0.await {
             Ok(patch) => forwarding.changes.push(Step { feature, policy, action: patch }),
@@ -180,5 +176,5 @@ async fn first_steps(
             }
         }
     }
-    Brought::Forward(forwarding)
+    Brought::Forward(Box::new(forwarding))
 }
