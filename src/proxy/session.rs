@@ -158,7 +158,7 @@ impl Session {
         for place in 0..self.ups.len() {
             moved |= self.flush_runtime(place, cx);
         }
-        let had_room = self.down.has_room();
+        let (had_room, was_overfull) = (self.down.has_room(), self.down.is_overfull());
         if let Poll::Ready(written) = self.down.poll_flush(cx) {
             written?;
         }
@@ -166,6 +166,8 @@ impl Session {
             self.stirred = true;
             moved = true;
         }
+        // Reading goes on, whether or not there will ever be more room.
+        moved |= was_overfull && !self.down.is_overfull();
         Ok(moved)
     }
 

@@ -35,6 +35,7 @@ mod pulls;
 mod records;
 mod restarts;
 mod runtime_away;
+mod runtime_frames;
 mod service_links;
 mod sockets;
 

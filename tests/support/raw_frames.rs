@@ -40,6 +40,8 @@ pub(crate) struct RawFrames {
     initial: i64,
     /// Room that it gave beyond that, less what was sent. The connection is number 0.
     room: HashMap<u32, i64>,
+    /// The highest number whose head has come.
+    opened: u32,
 }
 
 /// A frame as it was read.
@@ -81,7 +83,7 @@ impl RawFrames {
     }
 
     fn new(stream: UnixStream) -> Self {
-        Self { stream, initial: DEFAULT_WINDOW, room: HashMap::new() }
+        Self { stream, initial: DEFAULT_WINDOW, room: HashMap::new(), opened: 0 }
     }
 
     /// Writes frames at once.
@@ -146,6 +148,7 @@ impl RawFrames {
             PING if flags & ACK == 0 => {
                 self.try_write(&frame(PING, ACK, 0, &payload)).await;
             }
+            HEADERS => self.opened = self.opened.max(stream),
             WINDOW_UPDATE => *self.room.entry(stream).or_default() += i64::from(number(&payload)),
             _ => {}
         }
@@ -159,6 +162,13 @@ impl RawFrames {
             if (frame.kind, frame.stream) == (kind, stream) {
                 return frame;
             }
+        }
+    }
+
+    /// Reads until a stream has been opened, if it has not been.
+    pub(crate) async fn until_opened(&mut self, stream: u32) {
+        while self.opened < stream {
+            self.read().await;
         }
     }
 
@@ -200,6 +210,11 @@ impl RawFrames {
             }
         }
         came
+    }
+
+    /// Says nothing more.
+    pub(crate) async fn leave(&mut self) {
+        let _ = self.stream.shutdown().await;
     }
 
     /// Reads to the end of the connection. Gives the reason that was said, if any was.
