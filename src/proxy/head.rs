@@ -30,9 +30,10 @@ pub(super) fn is_reply(fields: &Fields, trailers: bool) -> bool {
 
 /// Whether a field has a name and a value that everybody takes.
 fn is_proper(field: Field<'_>) -> bool {
-    let in_name = |byte: &u8| byte.is_ascii_graphic() && !byte.is_ascii_uppercase();
+    let name = field.name.strip_prefix(b":").unwrap_or(field.name);
+    let in_name = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9') || b"!#$%&'*+-.^_`|~".contains(byte);
     let in_value = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
-    !field.name.is_empty() && field.name.iter().all(in_name) && field.value.iter().all(in_value)
+    !name.is_empty() && name.iter().all(in_name) && field.value.iter().all(in_value)
 }
 
 /// The head as it goes to the runtime: as it came, except `:authority`, and what a CRI client must not say.
@@ -187,8 +188,16 @@ mod tests {
         let mut upper = fields("/a/B");
         upper.push(Field { name: b"Upper", value: b"", sensitive: false });
         assert_eq!(path_of(&upper), None);
-        for (name, value) in [("", "v"), ("a b", "v"), ("ä", "v"), ("a", "v\n"), ("a", "\0"), ("a", "\u{7f}")]
-        {
+        for (name, value) in [
+            ("", "v"),
+            ("a b", "v"),
+            ("a}", "v"),
+            (":", "v"),
+            ("ä", "v"),
+            ("a", "v\n"),
+            ("a", "\0"),
+            ("a", "\u{7f}"),
+        ] {
             let mut improper = fields("/a/B");
             improper.push(Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
             assert_eq!(path_of(&improper), None, "{name:?}: {value:?}");

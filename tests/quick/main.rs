@@ -24,6 +24,7 @@ mod kube_api;
 mod leaks;
 mod mapped_images;
 mod module_edges;
+mod mutated_frames;
 mod operating;
 mod own_pulls;
 mod pinned_images;
