@@ -50,6 +50,8 @@ struct Session {
     stirred: bool,
     /// The client has said something.
     heard: bool,
+    /// Frames of the client have been read and not looked at, because too much waited to be written.
+    unread: bool,
     leaving: Leaving,
 }
 
@@ -108,6 +110,7 @@ impl Session {
             replies_waiting: VecDeque::new(),
             stirred: false,
             heard: false,
+            unread: false,
             leaving: Leaving::Not,
         }
     }
@@ -118,7 +121,7 @@ impl Session {
             // The runtime first: a connection that it has closed must not get one more call.
             let mut moved = self.poll_runtimes(cx);
             if self.leaving < Leaving::Now && !self.is_overfull() {
-                match self.down.poll_read(cx) {
+                match if self.unread { Poll::Ready(Ok(1)) } else { self.down.poll_read(cx) } {
                     Poll::Pending => {}
                     Poll::Ready(read) => {
                         if read? == 0 {

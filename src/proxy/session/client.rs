@@ -13,7 +13,13 @@ impl Session {
     /// Goes through the frames that have been read.
     pub(super) fn read_client(&mut self) {
         let mut input = self.down.take_input();
+        self.unread = false;
         while self.leaving < Leaving::Now {
+            if self.is_overfull() {
+                // A byte of a head may stand for thousands.
+                self.unread = true;
+                break;
+            }
             let done = match input.next_frame() {
                 Ok(None) => break,
                 Ok(Some((head, payload))) => self

@@ -40,6 +40,8 @@ pub(super) struct Up {
     leaving: bool,
     /// Nothing can be written to it any more. What it said before is still to be read.
     deaf: bool,
+    /// Frames of it have been read and not looked at, because too much waited to be written.
+    unread: bool,
     _counted: Option<Counted>,
 }
 
@@ -80,6 +82,10 @@ impl Session {
         // What the client does not read is left with the runtime, and who does not read answers gets no more of them.
         if !self.down.has_room() || up.peer.is_overfull() {
             return false;
+        }
+        if up.unread {
+            self.read_runtime(place);
+            return true;
         }
         match up.peer.poll_read(cx) {
             Poll::Pending => return false,
@@ -185,6 +191,7 @@ impl Session {
             waiting: VecDeque::new(),
             leaving: false,
             deaf: false,
+            unread: false,
             _counted: None,
         };
         let place = match self.ups.iter().position(Option::is_none) {
@@ -289,6 +296,10 @@ impl Session {
         let mut input = up.peer.take_input();
         loop {
             let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
+            up.unread = self.down.is_overfull() || up.peer.is_overfull();
+            if up.unread {
+                return up.peer.give_back(input);
+            }
             let said = match input.next_frame() {
                 Ok(None) => return up.peer.give_back(input),
                 Ok(Some((head, payload))) => {
