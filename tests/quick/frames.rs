@@ -19,6 +19,9 @@ const PATH: &str = "/no.such.Service/Method";
 const LOOKED_AT: &str = "/runtime.v1.ImageService/ListImages";
 const MOST_WINDOW: u32 = 0x7fff_ffff;
 
+type Frames = Vec<Vec<u8>>;
+type Said<'a> = &'a [(u16, u32)];
+
 /// A runtime that answers with what it was asked, and the value of the request's trailer.
 fn echo(socket: &Path) -> FakeRuntime {
     FakeRuntime::start(socket, |mut incoming| async move {
@@ -64,7 +67,7 @@ async fn whatever_a_client_may_do_works() {
         };
         let trailers = frame(HEADERS, END_HEADERS | END_STREAM, at(19), &block(&[("asked-last", "last")]));
         let with_trailer = [&message[..], b"last"].concat();
-        let cases: Vec<(&str, u32, Vec<Vec<u8>>, &[u8])> = vec![
+        let cases: Vec<(&str, u32, Frames, &[u8])> = vec![
             (
                 "padded head",
                 at(1),
@@ -162,7 +165,7 @@ async fn the_table_for_header_fields_is_as_large_as_the_client_wants() {
     let all = [0x3f, 0xe1, 0x1f];
     let both = [0x20, 0x3f, 0xe1, 0x1f];
     let size = |size| (HEADER_TABLE_SIZE, size);
-    let steps: [(&[(u16, u32)], &[u8]); 7] = [
+    let steps: [(Said<'_>, &[u8]); 7] = [
         (&[], &[]),
         (&[size(0)], &none),
         (&[size(0)], &[]),
@@ -259,7 +262,7 @@ async fn a_client_that_breaks_the_rules_hurts_only_itself() {
     let _runtime = echo(&crisp.runtime_socket());
     let good = crisp.client().await;
     let open = || frame(HEADERS, END_HEADERS, 3, &call_block(PATH));
-    let cases: Vec<(&str, Vec<Vec<u8>>, u32)> = vec![
+    let cases: Vec<(&str, Frames, u32)> = vec![
         ("frame too large", vec![frame(DATA, 0, 3, &[0; 16_385])], SIZE),
         ("head of no stream", vec![head(0, PATH)], PROTOCOL),
         ("data of no stream", vec![frame(DATA, 0, 0, b"")], PROTOCOL),
@@ -342,7 +345,7 @@ async fn a_stream_that_breaks_the_rules_ends_alone() {
     runtime.settle().await;
     let full = frame(DATA, 0, 0, &[0; 16_384]);
     let data = |stream: u32| [&full[..5], &stream.to_be_bytes(), &full[9..]].concat();
-    let cases: Vec<(&str, Vec<Vec<u8>>, u32)> = vec![
+    let cases: Vec<(&str, Frames, u32)> = vec![
         ("more data than its window", [vec![data(3); 64], vec![frame(DATA, 0, 3, b"x")]].concat(), FLOW),
         ("room beyond all", vec![room(5, MOST_WINDOW)], FLOW),
         ("room for nothing", vec![room(7, 0)], PROTOCOL),

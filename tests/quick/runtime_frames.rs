@@ -16,6 +16,8 @@ const PATH: &str = "/no.such.Service/Method";
 const MOST_WINDOW: u32 = 0x7fff_ffff;
 const NO_ERROR: u32 = 0;
 
+type Frames = Vec<Vec<u8>>;
+
 /// crisp, where the runtime listens, and a client that can read header fields as they are.
 async fn scene(said: &[(u16, u32)]) -> (InProcess, UnixListener, RawFrames) {
     let crisp = InProcess::start();
@@ -66,7 +68,7 @@ async fn whatever_a_runtime_may_do_works() {
         let start = frame(HEADERS, END_STREAM, stream, &[]);
         [start, bytes, frame(CONTINUATION, END_HEADERS, stream, &[])].concat()
     };
-    let cases: Vec<(&str, Vec<Vec<u8>>, &[u8])> = vec![
+    let cases: Vec<(&str, Frames, &[u8])> = vec![
         ("first words", vec![first(1, "100"), first(1, "103"), whole_reply(1, b"well")], b"well"),
         ("padding", vec![reply_head(3), padded_data(3), padded_data(3), reply_end(3)], b"wellwell"),
         ("a reset after the whole reply", vec![whole_reply(5, b"well"), reset(5, NO_ERROR)], b"well"),
@@ -120,7 +122,7 @@ async fn an_early_reply_reaches_the_caller() {
 #[tokio::test]
 async fn a_runtime_that_breaks_the_rules_loses_its_connection() {
     let (crisp, listener, mut client) = scene(&[]).await;
-    let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
+    let cases: Vec<(&str, Frames)> = vec![
         ("frame too large", vec![frame(DATA, 0, 1, &[0; 16_385])]),
         ("head of no stream", vec![reply_head(0)]),
         ("even number", vec![reply_head(2)]),
@@ -160,7 +162,7 @@ async fn a_reply_that_breaks_the_rules_fails_alone() {
     runtime.until(HEADERS, 1).await;
     let trailers = |stream, name| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[(name, "0")]));
     let early = |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&[(":status", "100")]));
-    let cases: Vec<(&str, Vec<Vec<u8>>)> = vec![
+    let cases: Vec<(&str, Frames)> = vec![
         ("data before the head", vec![frame(DATA, 0, 3, b"x"), whole_reply(3, b"late")]),
         ("two heads", vec![reply_head(5), reply_head(5), reply_end(5)]),
         ("a first word is the last", vec![early(7)]),
@@ -283,7 +285,7 @@ async fn a_runtime_that_has_said_nothing_is_not_flooded() {
 #[tokio::test]
 async fn a_runtime_may_go_in_every_state() {
     let (crisp, listener, mut client) = scene(&[]).await;
-    let states: Vec<(&str, Vec<Vec<u8>>)> = vec![
+    let states: Vec<(&str, Frames)> = vec![
         ("it has said nothing", vec![]),
         ("in a first word", vec![frame(HEADERS, 0, 1, &[0])]),
         ("in the nine bytes of a frame", vec![vec![0, 0]]),

@@ -91,12 +91,12 @@ impl Session {
             Plan::Forward(Forward { first, request, reply, end }) => {
                 stream.observation.request_bytes(rest.len());
                 stream.request.push(rest);
-                let forwarding = Box::new(Forwarding { head, frame, message, changes: request, reply, end });
+                let forwarding = Forwarding { head, frame, message, changes: request, reply, end };
                 if first.is_empty() {
                     self.forward(id, forwarding);
                 } else {
                     let metrics = self.proxy.metrics.clone();
-                    self.wait(id, first_steps(first, forwarding, metrics).boxed());
+                    self.wait(id, first_steps(first, Box::new(forwarding), metrics).boxed());
                 }
             }
             answered => {
@@ -127,13 +127,13 @@ impl Session {
         match brought {
             Brought::Reply(raw) => self.answer(id, &raw),
             Brought::Refusal(error) => self.fail(id, &error),
-            Brought::Forward(forwarding) => self.forward(id, forwarding),
+            Brought::Forward(forwarding) => self.forward(id, *forwarding),
         }
     }
 
     /// Sends a call on as it was planned. What came of the request meanwhile follows it.
-    fn forward(&mut self, id: u32, forwarding: Box<Forwarding>) {
-        let Forwarding { head, frame, message, changes, reply, end } = *forwarding;
+    fn forward(&mut self, id: u32, forwarding: Forwarding) {
+        let Forwarding { head, frame, message, changes, reply, end } = forwarding;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.observation.tell(end);
         let frame = match patched(frame, message, changes, &self.proxy.metrics) {
