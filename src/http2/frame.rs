@@ -59,6 +59,11 @@ impl Fault {
         Self::new(Reason::PROTOCOL_ERROR, why)
     }
 
+    /// A window became larger than windows can be.
+    pub(crate) const fn window() -> Self {
+        Self::new(Reason::FLOW_CONTROL_ERROR, "a window that is too large")
+    }
+
     pub(super) const fn size(why: &'static str) -> Self {
         Self::new(Reason::FRAME_SIZE_ERROR, why)
     }

@@ -182,6 +182,11 @@ impl Peer {
         Poll::Ready(Ok(()))
     }
 
+    /// Forgets what is to be written: nobody takes it.
+    pub(crate) fn drop_output(&mut self) {
+        self.out = BytesMut::new();
+    }
+
     /// Whether there is nothing left to be written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.out.is_empty()
@@ -316,7 +321,8 @@ impl Peer {
             };
         }
         let before = self.settings.window;
-        self.settings.read(payload)?;
+        let smallest = self.settings.read(payload)?;
+        self.encoder.set_table_size(smallest);
         self.encoder.set_table_size(self.settings.table);
         frame::put(&mut self.out, frame::SETTINGS, frame::ACK, 0, &[]);
         Ok(Some(Event::Settings { change: i64::from(self.settings.window) - i64::from(before) }))
@@ -332,7 +338,7 @@ impl Peer {
             return Err(Fault::protocol("room for nothing"));
         }
         if self.window > i64::from(settings::MOST_WINDOW) {
-            return Err(Fault::new(Reason::FLOW_CONTROL_ERROR, "a window that is too large"));
+            return Err(Fault::window());
         }
         Ok(Some(Event::ConnectionRoom))
     }

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use crate::http2::frame::{self, Fault, MAX_PAYLOAD, Reason};
+use crate::http2::frame::{self, Fault, MAX_PAYLOAD};
 use crate::http2::peer::Role;
 use crate::http2::peer::{CONNECTION_WINDOW, HEADER_LIST, STREAM_WINDOW};
 
@@ -10,6 +10,9 @@ use crate::http2::peer::{CONNECTION_WINDOW, HEADER_LIST, STREAM_WINDOW};
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest window there may be.
 pub(crate) const MOST_WINDOW: u32 = 0x7fff_ffff;
+
+/// Streams that are opened before the other side has said how many it takes. It would refuse the others.
+const STREAMS_UNTOLD: u32 = 100;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -27,30 +30,40 @@ pub(crate) struct Settings {
     pub(crate) streams: u32,
     /// The table of its decoder.
     pub(super) table: u32,
+    /// It has said something.
+    told: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { window: DEFAULT_WINDOW, streams: u32::MAX, table: 4096 }
+        Self { window: DEFAULT_WINDOW, streams: STREAMS_UNTOLD, table: 4096, told: false }
     }
 }
 
 impl Settings {
-    /// Takes over what a frame says.
-    pub(super) fn read(&mut self, payload: &[u8]) -> Result<(), Fault> {
+    /// Takes over what a frame says. Gives the smallest table that it asks for on the way to the last: what did not fit
+    /// into that is gone.
+    pub(super) fn read(&mut self, payload: &[u8]) -> Result<u32, Fault> {
         let (entries, []) = payload.as_chunks::<6>() else {
             return Err(Fault::size("settings that are cut off"));
         };
+        if !std::mem::replace(&mut self.told, true) {
+            self.streams = u32::MAX;
+        }
+        let mut smallest = u32::MAX;
         for &[a, b, c, d, e, f] in entries {
             let value = u32::from_be_bytes([c, d, e, f]);
             match u16::from_be_bytes([a, b]) {
-                HEADER_TABLE_SIZE => self.table = value,
+                HEADER_TABLE_SIZE => {
+                    self.table = value;
+                    smallest = smallest.min(value);
+                }
                 ENABLE_PUSH if value > 1 => {
                     return Err(Fault::protocol("a switch that is neither on nor off"));
                 }
                 MAX_CONCURRENT_STREAMS => self.streams = value,
                 INITIAL_WINDOW_SIZE if value > MOST_WINDOW => {
-                    return Err(Fault::new(Reason::FLOW_CONTROL_ERROR, "a window that is too large"));
+                    return Err(Fault::window());
                 }
                 INITIAL_WINDOW_SIZE => self.window = value,
                 // Longer frames are allowed and not made.
@@ -61,7 +74,7 @@ impl Settings {
                 _ => {}
             }
         }
-        Ok(())
+        Ok(smallest.min(self.table))
     }
 }
 
@@ -95,11 +108,14 @@ mod tests {
                 .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat())
                 .collect();
             let mut settings = Settings::default();
-            settings.read(&payload).map(|()| settings)
+            settings.read(&payload).map(|smallest| (settings, smallest))
         };
-        let all =
-            read(&[(1, 100), (2, 0), (3, 7), (4, 9), (5, 1 << 20), (6, 1), (0xff, 3), (4, 10)]).unwrap();
-        assert_eq!((all.table, all.streams, all.window), (100, 7, 10));
+        let (all, smallest) =
+            read(&[(1, 50), (1, 100), (2, 0), (3, 7), (4, 9), (5, 1 << 20), (6, 1), (0xff, 3), (4, 10)])
+                .unwrap();
+        assert_eq!((all.table, smallest, all.streams, all.window), (100, 50, 7, 10));
+        assert_eq!(Settings::default().streams, STREAMS_UNTOLD);
+        assert_eq!(read(&[]).unwrap().0.streams, u32::MAX, "no limit was named");
         for wrong in [(2, 2), (4, 1 << 31), (5, 16_383), (5, 1 << 24)] {
             assert!(read(&[wrong]).is_err(), "{wrong:?}");
         }

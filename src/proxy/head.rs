@@ -12,14 +12,28 @@ const AUTHORITY: Field<'static> = Field { name: b":authority", value: b"localhos
 
 /// The path of a request that can be passed on; nothing if it is none.
 pub(super) fn path_of(fields: &Fields) -> Option<&str> {
-    let proper = |field: Field<'_>| {
-        !field.name.is_empty() && !field.name.iter().any(|byte| byte.is_ascii_uppercase() || *byte <= b' ')
-    };
-    if !fields.iter().all(proper) || fields.get(b":method").is_none() || fields.get(b":scheme").is_none() {
+    if !fields.iter().all(is_proper) || fields.get(b":method").is_none() || fields.get(b":scheme").is_none() {
         return None;
     }
     let path = std::str::from_utf8(fields.get(b":path")?).ok()?;
     path.starts_with('/').then_some(path)
+}
+
+/// Whether this can be the head of a reply, or its trailers. What is neither would cost some callers their connection.
+pub(super) fn is_reply(fields: &Fields, trailers: bool) -> bool {
+    let mut pseudo = fields.iter().filter(|field| is_pseudo(field.name));
+    let status = |field: Field<'_>| {
+        field.name == b":status" && field.value.len() == 3 && field.value.iter().all(u8::is_ascii_digit)
+    };
+    (trailers || pseudo.next().is_some_and(status)) && pseudo.next().is_none() && fields.iter().all(is_proper)
+}
+
+/// Whether a field has a name and a value that everybody takes.
+fn is_proper(field: Field<'_>) -> bool {
+    let name = field.name.strip_prefix(b":").unwrap_or(field.name);
+    let in_name = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9') || b"!#$%&'*+-.^_`|~".contains(byte);
+    let in_value = |byte: &u8| matches!(byte, b'\t' | b' '..=b'~' | 0x80..);
+    !name.is_empty() && name.iter().all(in_name) && field.value.iter().all(in_value)
 }
 
 /// The head as it goes to the runtime: as it came, except `:authority`, and what a CRI client must not say.
@@ -139,6 +153,33 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_has_one_status_and_its_trailers_none() {
+        let list = |pairs: &[(&str, &str)]| {
+            let mut fields = Fields::default();
+            for (name, value) in pairs {
+                fields.push(Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+            }
+            fields
+        };
+        let (status, other) = ((":status", "200"), ("grpc-message", "\u{e4}\t "));
+        assert!(is_reply(&list(&[status, other]), false));
+        assert!(is_reply(&list(&[other]), true) && is_reply(&list(&[]), true));
+        for wrong in [
+            &[][..],
+            &[other],
+            &[status, status],
+            &[(":status", "2000")],
+            &[(":status", "2x0")],
+            &[(":a", "")],
+        ] {
+            assert!(!is_reply(&list(wrong), false), "{wrong:?}");
+        }
+        for wrong in [status, (":a", ""), ("A", ""), ("a", "\r")] {
+            assert!(!is_reply(&list(&[wrong]), true), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_request_has_no_path() {
         assert_eq!(path_of(&fields("/a/B")), Some("/a/B"));
         for path in ["", "a/B"] {
@@ -147,6 +188,20 @@ mod tests {
         let mut upper = fields("/a/B");
         upper.push(Field { name: b"Upper", value: b"", sensitive: false });
         assert_eq!(path_of(&upper), None);
+        for (name, value) in [
+            ("", "v"),
+            ("a b", "v"),
+            ("a}", "v"),
+            (":", "v"),
+            ("ä", "v"),
+            ("a", "v\n"),
+            ("a", "\0"),
+            ("a", "\u{7f}"),
+        ] {
+            let mut improper = fields("/a/B");
+            improper.push(Field { name: name.as_bytes(), value: value.as_bytes(), sensitive: false });
+            assert_eq!(path_of(&improper), None, "{name:?}: {value:?}");
+        }
         assert_eq!(path_of(&Fields::default()), None);
     }
 }

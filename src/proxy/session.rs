@@ -50,6 +50,8 @@ struct Session {
     stirred: bool,
     /// The client has said something.
     heard: bool,
+    /// Frames of the client have been read and not looked at, because too much waited to be written.
+    unread: bool,
     leaving: Leaving,
 }
 
@@ -108,6 +110,7 @@ impl Session {
             replies_waiting: VecDeque::new(),
             stirred: false,
             heard: false,
+            unread: false,
             leaving: Leaving::Not,
         }
     }
@@ -118,7 +121,7 @@ impl Session {
             // The runtime first: a connection that it has closed must not get one more call.
             let mut moved = self.poll_runtimes(cx);
             if self.leaving < Leaving::Now && !self.is_overfull() {
-                match self.down.poll_read(cx) {
+                match if self.unread { Poll::Ready(Ok(1)) } else { self.down.poll_read(cx) } {
                     Poll::Pending => {}
                     Poll::Ready(read) => {
                         if read? == 0 {
@@ -158,7 +161,7 @@ impl Session {
         for place in 0..self.ups.len() {
             moved |= self.flush_runtime(place, cx);
         }
-        let had_room = self.down.has_room();
+        let (had_room, was_overfull) = (self.down.has_room(), self.down.is_overfull());
         if let Poll::Ready(written) = self.down.poll_flush(cx) {
             written?;
         }
@@ -166,6 +169,8 @@ impl Session {
             self.stirred = true;
             moved = true;
         }
+        // Reading goes on, whether or not there will ever be more room.
+        moved |= was_overfull && !self.down.is_overfull();
         Ok(moved)
     }
 

@@ -56,6 +56,10 @@ impl Decoder {
             match first {
                 0x80.. => {
                     let (name, value) = self.entry(input.integer(first, 7)?)?;
+                    if !fits {
+                        // A byte may stand for thousands; they are not copied for nothing.
+                        continue;
+                    }
                     into.push(Field { name, value, sensitive: false });
                 }
                 0x40.. => {

@@ -13,7 +13,13 @@ impl Session {
     /// Goes through the frames that have been read.
     pub(super) fn read_client(&mut self) {
         let mut input = self.down.take_input();
+        self.unread = false;
         while self.leaving < Leaving::Now {
+            if self.is_overfull() {
+                // A byte of a head may stand for thousands.
+                self.unread = true;
+                break;
+            }
             let done = match input.next_frame() {
                 Ok(None) => break,
                 Ok(Some((head, payload))) => self
@@ -53,7 +59,12 @@ impl Session {
                 }
             }
             Event::Settings { change } => {
-                self.streams.values_mut().for_each(|call| call.reply.window += change);
+                for call in self.streams.values_mut() {
+                    call.reply.window += change;
+                    if call.reply.window > i64::from(MOST_WINDOW) {
+                        return Err(Fault::window());
+                    }
+                }
                 self.stirred = true;
             }
             Event::ConnectionRoom => self.stirred = true,
@@ -66,7 +77,7 @@ impl Session {
 
     /// A stream that was never opened is no stream.
     fn is_known(&self, stream: u32) -> Result<(), Fault> {
-        if stream > self.last {
+        if stream > self.last || stream.is_multiple_of(2) {
             Err(Fault::protocol("a frame of a stream that nobody opened"))
         } else {
             Ok(())
@@ -74,10 +85,10 @@ impl Session {
     }
 
     fn head_asked(&mut self, id: u32, fields: Option<Fields>, end: bool) -> Result<(), Fault> {
+        if id.is_multiple_of(2) {
+            return Err(Fault::protocol("a client opened a stream with an even number"));
+        }
         if id > self.last {
-            if id.is_multiple_of(2) {
-                return Err(Fault::protocol("a client opened a stream with an even number"));
-            }
             self.last = id;
             if self.leaving >= Leaving::Heard {
                 // It was told, and had heard it.

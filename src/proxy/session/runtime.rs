@@ -38,6 +38,10 @@ pub(super) struct Up {
     waiting: VecDeque<u32>,
     /// It takes no new calls.
     leaving: bool,
+    /// Nothing can be written to it any more. What it said before is still to be read.
+    deaf: bool,
+    /// Frames of it have been read and not looked at, because too much waited to be written.
+    unread: bool,
     _counted: Option<Counted>,
 }
 
@@ -75,9 +79,13 @@ impl Session {
                 return true;
             }
         }
-        // What the client does not read is left with the runtime.
-        if !self.down.has_room() {
+        // What the client does not read is left with the runtime, and who does not read answers gets no more of them.
+        if !self.down.has_room() || up.peer.is_overfull() {
             return false;
+        }
+        if up.unread {
+            self.read_runtime(place);
+            return true;
         }
         match up.peer.poll_read(cx) {
             Poll::Pending => return false,
@@ -97,20 +105,36 @@ impl Session {
     /// Writes what is to be written. Gives whether something that waits may go on.
     pub(super) fn flush_runtime(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
-        let had_room = up.peer.has_room();
-        if let Poll::Ready(Err(error)) = up.peer.poll_flush(cx) {
-            let error = up.endpoint.lost(&error);
-            // What it said before it went is still to be read.
-            while self.ups.get(place).is_some_and(Option::is_some) && self.poll_runtime(place, cx) {}
-            self.lose(place, &error);
+        let (had_room, was_overfull) = (up.peer.has_room(), up.peer.is_overfull());
+        if up.deaf {
+            up.peer.drop_output();
+        } else if let Poll::Ready(Err(error)) = up.peer.poll_flush(cx) {
+            tracing::debug!(connection = self.id, %error, "the runtime takes no more on a connection");
+            self.went_deaf(place);
             return true;
         }
-        let moved = up.peer.has_room() && !had_room;
-        self.stirred |= moved;
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return true };
+        let more_room = up.peer.has_room() && !had_room;
+        let moved = more_room || (was_overfull && !up.peer.is_overfull());
+        self.stirred |= more_room;
         if up.leaving {
             self.fill(place);
         }
         moved
+    }
+
+    /// Nothing can be written any more. What it said before it went is still to be read, though perhaps not now: the
+    /// calls on it end when that comes to its end. What has not been sent gets a new connection.
+    fn went_deaf(&mut self, place: usize) {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
+        (up.deaf, up.leaving) = (true, true);
+        up.peer.drop_output();
+        self.stirred = true;
+        let (service, waiting) = (up.service, std::mem::take(&mut up.waiting));
+        self.take_out_of_use(service, place);
+        for id in waiting {
+            self.ask_again(id);
+        }
     }
 
     /// A connection is gone, or never came to be.
@@ -118,20 +142,27 @@ impl Session {
         let Some(up) = self.ups.get_mut(place).and_then(Option::take) else { return };
         tracing::debug!(connection = self.id, %error, "connection to the runtime ended");
         self.take_out_of_use(up.service, place);
+        let was_there = up._counted.is_some();
         let mut calls: Vec<u32> = up.calls.into_values().collect();
         calls.sort_unstable();
         for id in calls {
             let Some(stream) = self.streams.get_mut(&id) else { continue };
             stream.link = None;
             stream.reply.forgive();
-            // Its reply is whole and only waits for room.
-            if !stream.reply.source_done {
+            if stream.reply.source_done {
+                // Its reply is whole and only waits for room.
+                self.let_go_of_request(id, None);
+            } else {
                 self.fail(id, error);
             }
         }
         for id in up.waiting {
-            // Nothing of it was sent, so that a new connection repeats nothing.
-            self.ask_again(id);
+            if was_there {
+                // Nothing of it was sent, so that a new connection repeats nothing.
+                self.ask_again(id);
+            } else {
+                self.fail(id, error);
+            }
         }
     }
 
@@ -159,6 +190,8 @@ impl Session {
             next: 1,
             waiting: VecDeque::new(),
             leaving: false,
+            deaf: false,
+            unread: false,
             _counted: None,
         };
         let place = match self.ups.iter().position(Option::is_none) {
@@ -263,6 +296,10 @@ impl Session {
         let mut input = up.peer.take_input();
         loop {
             let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
+            up.unread = self.down.is_overfull() || up.peer.is_overfull();
+            if up.unread {
+                return up.peer.give_back(input);
+            }
             let said = match input.next_frame() {
                 Ok(None) => return up.peer.give_back(input),
                 Ok(Some((head, payload))) => {
@@ -274,7 +311,8 @@ impl Session {
             if let Err(fault) = said {
                 let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
                 let error = up.endpoint.lost(&format_args!("it broke the rules of HTTP/2 ({})", fault.why));
-                self.lose(place, &error);
+                // What is left of its words must not be taken for those of the next connection in its place.
+                return self.lose(place, &error);
             }
         }
     }
@@ -310,15 +348,19 @@ impl Session {
                 {
                     stream.request.window += i64::from(by);
                     if by == 0 || stream.request.window > i64::from(MOST_WINDOW) {
-                        return Err(Fault::protocol("room for nothing, or for too much"));
+                        self.broke_rules(id, "room for nothing, or for too much");
+                    } else {
+                        self.stirred |= stream.request_listed;
                     }
-                    self.stirred |= stream.request_listed;
                 }
             }
             Event::Settings { change } => {
                 for id in up.calls.values() {
                     if let Some(stream) = self.streams.get_mut(id) {
                         stream.request.window += change;
+                        if stream.request.window > i64::from(MOST_WINDOW) {
+                            return Err(Fault::window());
+                        }
                     }
                 }
                 self.stirred = true;
@@ -354,8 +396,15 @@ impl Session {
 
     fn head_said(&mut self, place: usize, id: u32, fields: Fields, end: bool) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if !stream.head_sent {
+        if stream.reply.source_done {
+            // Nobody waits for more.
+        } else if !head::is_reply(&fields, stream.head_sent) {
+            self.broke_rules(id, "header fields that no reply has");
+        } else if !stream.head_sent {
             stream.head_sent = !is_informational(&fields);
+            if end && !stream.head_sent {
+                return self.broke_rules(id, "a first word was its last");
+            }
             self.down.head(id, fields.iter(), end);
             if end {
                 stream.outcome = Some(Outcome::Runtime(code_of(&fields)));
@@ -374,7 +423,7 @@ impl Session {
             stream.reply.end = Some(End::Trailers(Box::new(fields)));
             self.send_reply(id);
         } else {
-            self.remove(id, Some(Reason::PROTOCOL_ERROR), Some(Reason::PROTOCOL_ERROR));
+            self.broke_rules(id, "it has two heads");
         }
     }
 
@@ -382,8 +431,10 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let within = stream.reply.receive(length, STREAM_WINDOW).is_ok();
         if !within || !stream.head_sent || stream.reply.source_done {
+            let why =
+                if within { "DATA where there can be none" } else { "more DATA than there is room for" };
             self.reply_passed(id, length);
-            return self.remove(id, Some(Reason::PROTOCOL_ERROR), Some(Reason::PROTOCOL_ERROR));
+            return self.broke_rules(id, why);
         }
         stream.observation.reply_bytes(content.len());
         if end {
@@ -431,13 +482,18 @@ impl Session {
         }
     }
 
+    /// The runtime broke the rules on one call; the others go on. A reply that is whole has not suffered.
+    fn broke_rules(&mut self, id: u32, why: &str) {
+        let words = format!("the container runtime broke the rules of HTTP/2 in its reply: {why}");
+        self.fail(id, &Error::new(Kind::Internal, Origin::Runtime, words));
+    }
+
     /// The runtime broke a call off.
     fn reset_said(&mut self, id: u32, reason: Reason) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.reply.source_done {
             // It has answered, and wants no more of the request.
-            self.unlink(id, None);
-            return;
+            return self.let_go_of_request(id, None);
         }
         stream.observation.runtime_said(code_of_reset(reason));
         self.unlink(id, None);

@@ -131,7 +131,7 @@ impl Session {
 
     /// Answers a call with a whole reply that is not from the runtime's stream for it.
     pub(super) fn answer(&mut self, id: u32, raw: &Raw) {
-        self.let_go_of_request(id);
+        self.let_go_of_request(id, Some(Reason::CANCEL));
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.outcome = Some(Outcome::Crisp(raw.code()));
         stream.head_sent = true;
@@ -162,7 +162,7 @@ impl Session {
             }
             None => return,
         };
-        self.let_go_of_request(id);
+        self.let_go_of_request(id, Some(Reason::CANCEL));
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if head_sent {
             stream.reply.end = Some(End::Trailers(Box::new(head::fields_of(None, &error_trailers(error)))));
@@ -175,9 +175,10 @@ impl Session {
         }
     }
 
-    /// The runtime has no more part in a call, and what is left of the request has no receiver.
-    fn let_go_of_request(&mut self, id: u32) {
-        self.unlink(id, Some(Reason::CANCEL));
+    /// The runtime has no more part in a call, and what is left of the request has no receiver: it is read and credited
+    /// all the same. If the runtime does not know that yet, it is told with this reason.
+    pub(super) fn let_go_of_request(&mut self, id: u32, reason: Option<Reason>) {
+        self.unlink(id, reason);
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.state = State::Answered;
         let given_up = stream.request.clear();
@@ -203,6 +204,12 @@ impl Session {
             self.down.reset(id, reason);
         }
         self.down.pass(stream.request.clear());
+        // Who never makes room never has the lists gone through.
+        for list in [&mut self.requests_waiting, &mut self.replies_waiting] {
+            if list.len() > 2 * self.streams.len() + MANY {
+                list.retain(|id| self.streams.contains_key(id));
+            }
+        }
         if self.streams.is_empty() && self.streams.capacity() > MANY {
             // After a burst.
             self.streams.shrink_to(MANY);

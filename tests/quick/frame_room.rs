@@ -1,0 +1,165 @@
+//! Protects: no credit is lost, whatever becomes of a call, so that no connection runs dry; and what nobody reads does not
+//! pile up in crisp.
+
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+
+use crate::support::in_process::InProcess;
+use crate::support::raw_frames::{
+    DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PADDED, PING, RawFrames, body, call_block,
+    cancel, frame, head, reply_head, reset, room, whole_reply,
+};
+use crate::support::wait::{eventually, soon};
+
+const PATH: &str = "/no.such.Service/Method";
+const MOST_WINDOW: u32 = 0x7fff_ffff;
+const NO_ERROR: u32 = 0;
+
+/// crisp, where the runtime listens, and a client whose connection has all the room there is.
+async fn scene(said: &[(u16, u32)]) -> (InProcess, UnixListener, RawFrames) {
+    let crisp = InProcess::start();
+    let listener = UnixListener::bind(crisp.runtime_socket()).unwrap();
+    let mut client = RawFrames::connect_with(&crisp.socket(), said).await;
+    client.write(&[room(0, MOST_WINDOW - 65_535)]).await;
+    (crisp, listener, client)
+}
+
+/// Broke, in a prototype: a total hang after a hundred thousand calls. Whatever becomes of a call, all of its DATA is
+/// credited to the connection it came on, or that runs dry.
+#[tokio::test]
+async fn replies_that_are_cancelled_half_way_cost_no_credit() {
+    const CALLS: u32 = 10_000;
+    let (_crisp, listener, mut client) = scene(&[(INITIAL_WINDOW_SIZE, 100)]).await;
+    client.write(&[head(1, PATH)]).await;
+    let mut runtime = RawFrames::accept(&listener, &[]).await;
+    // Four times what crisp's window has room for.
+    let serving = tokio::spawn(async move {
+        for number in 0..CALLS {
+            let stream = number * 2 + 1;
+            runtime.until_opened(stream).await;
+            runtime.write(&[reply_head(stream)]).await;
+            let flags = if number % 2 == 0 { PADDED } else { 0 };
+            runtime.write_data(stream, flags, &[100; 3_400]).await;
+        }
+    });
+    for number in 0..CALLS {
+        let stream = number * 2 + 1;
+        // Some of it has come, the rest waits in crisp or is still on its way.
+        client.until(if number % 3 == 0 { HEADERS } else { DATA }, stream).await;
+        client.write(&[cancel(stream), head(stream + 2, PATH)]).await;
+    }
+    soon("all replies", serving).await.unwrap();
+}
+
+/// The same for requests, whoever breaks them off.
+#[tokio::test]
+async fn requests_that_are_broken_off_half_way_cost_no_credit() {
+    const CALLS: u32 = 10_000;
+    let (_crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[head(1, PATH)]).await;
+    let mut runtime = RawFrames::accept(&listener, &[(INITIAL_WINDOW_SIZE, 100)]).await;
+    let serving = tokio::spawn(async move {
+        while let Some(frame) = runtime.next().await {
+            let answer = match frame.stream % 6 {
+                1 => reset(frame.stream, 2),
+                3 => whole_reply(frame.stream, b"enough"),
+                _ => Vec::new(),
+            };
+            if frame.kind == DATA {
+                // It takes what it got of them all.
+                let taken = u32::try_from(frame.payload.len()).unwrap().max(1);
+                runtime.try_write(&[answer, room(0, taken)].concat()).await;
+            }
+        }
+    });
+    for number in 0..CALLS {
+        let stream = number * 2 + 1;
+        let flags = if number % 2 == 0 { PADDED } else { 0 };
+        client.write_data(stream, flags, &[100; 3_400]).await;
+        if stream % 6 == 5 {
+            client.write(&[cancel(stream)]).await;
+        }
+        client.write(&[head(stream + 2, PATH)]).await;
+    }
+    drop(client);
+    soon("the runtime's connection to end", serving).await.unwrap();
+}
+
+/// Broke: the runtime had answered and wanted no more of the request, or was gone, while the answer still waited for a
+/// slow caller. What that caller went on to send was never credited, and its connection ran dry.
+#[tokio::test]
+async fn a_request_that_nobody_wants_any_more_costs_no_credit() {
+    for goes in [false, true] {
+        let (_crisp, listener, mut client) = scene(&[(INITIAL_WINDOW_SIZE, 0)]).await;
+        client.write(&[head(1, PATH), frame(DATA, 0, 1, b"ask")]).await;
+        let mut runtime = RawFrames::accept(&listener, &[]).await;
+        runtime.until(DATA, 1).await;
+        runtime.write(&[whole_reply(1, b"enough"), reset(1, NO_ERROR)]).await;
+        if goes {
+            drop(runtime);
+        } else {
+            runtime.settle().await;
+        }
+        client.until(HEADERS, 1).await;
+        for number in 0..1_000 {
+            let flags = if number % 2 == 0 { PADDED } else { 0 };
+            client.write_data(1, flags, &[100; 16_384]).await;
+        }
+        client.write(&[room(1, 100)]).await;
+        assert_eq!(client.reply(1).await.0, b"enough");
+    }
+}
+
+/// Broke: answers to a runtime's pings piled up without end while it did not read them.
+#[tokio::test]
+async fn a_runtime_that_only_talks_is_not_listened_to() {
+    let (crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[head(1, PATH), body(1, b"ask")]).await;
+    let mut runtime = RawFrames::accept(&listener, &[]).await;
+    runtime.until(DATA, 1).await;
+    let pings = frame(PING, 0, 0, &[7; 8]).repeat(1_000);
+    let mut taken = 0;
+    while let Ok(true) = tokio::time::timeout(Duration::from_millis(500), runtime.try_write(&pings)).await {
+        taken += pings.len();
+        assert!(taken < 64 << 20, "there is no end to it");
+    }
+    // Others do not notice, and it may change its mind.
+    let other = tokio::spawn(async move { while runtime.next().await.is_some() {} });
+    client.settle().await;
+    client.write(&[cancel(1)]).await;
+    drop(client);
+    soon("the connection to end", other).await.unwrap();
+    eventually("nothing is left", || crisp.metric("crisp_upstream_connections") == 0.0).await;
+}
+
+/// Resident memory of this process, in bytes.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// Broke: a byte of a head may stand for four thousand, and all that was read at once was written out at once.
+#[tokio::test]
+async fn heads_that_grow_on_their_way_do_not_pile_up() {
+    const HEADS: u32 = 100;
+    let (crisp, listener, mut client) = scene(&[]).await;
+    // A field that fills the table, and then a thousand references to it in each head: four megabytes.
+    let large = [&[0x40, 1, b'x', 0x7f, 0xa1, 0x1e][..], &[b'y'; 4_000]].concat();
+    let first = [call_block(PATH), large].concat();
+    let next = [call_block(PATH), vec![0xbe; 1_000]].concat();
+    client.write(&[frame(HEADERS, END_HEADERS | END_STREAM, 1, &first)]).await;
+    let _deaf = RawFrames::accept(&listener, &[]).await;
+    let before = resident();
+    let heads: Vec<_> =
+        (1..HEADS).map(|number| frame(HEADERS, END_HEADERS | END_STREAM, number * 2 + 1, &next)).collect();
+    client.write(&heads).await;
+    // It has been through all that it is willing to read when somebody else has had a few turns.
+    let mut other = RawFrames::connect(&crisp.socket()).await;
+    for _ in 0..100 {
+        other.settle().await;
+    }
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 300 << 20, "{grown}");
+}
