@@ -11,7 +11,8 @@ use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE,
     PADDED, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, RawFrame, RawFrames, SETTINGS, WITH_PRIORITY, block,
-    body, call_block, frame, go_away, head, padded, reply_end, reply_head, room, settings, whole_reply,
+    body, call_block, call_block_to, frame, go_away, head, padded, reply_end, reply_head, room, settings,
+    whole_reply,
 };
 use crate::support::wait::eventually;
 
@@ -123,6 +124,13 @@ async fn whatever_a_client_may_do_works() {
                 at(19),
                 vec![head(at(19), path), frame(DATA, 0, at(19), &message), trailers],
                 &with_trailer,
+            ),
+            (
+                // So do kubelets up to 1.30.
+                "the socket's path as authority",
+                at(21),
+                vec![head_of(at(21), 0, &call_block_to("/run/crisp/crisp.sock", path)), whole(at(21))],
+                &message,
             ),
             ("an empty body", at(401), vec![head(at(401), path), body(at(401), &[])], &[]),
             // It still listens to what it has asked.

@@ -243,11 +243,16 @@ pub(crate) fn head(stream: u32, path: &str) -> Vec<u8> {
 
 /// The header fields of a call.
 pub(crate) fn call_block(path: &str) -> Vec<u8> {
+    call_block_to("localhost", path)
+}
+
+/// The header fields of a call to somebody else.
+pub(crate) fn call_block_to(authority: &str, path: &str) -> Vec<u8> {
     block(&[
         (":method", "POST"),
         (":scheme", "http"),
         (":path", path),
-        (":authority", "localhost"),
+        (":authority", authority),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     ])
