@@ -96,7 +96,7 @@ impl Session {
                     self.forward(id, forwarding);
                 } else {
                     let metrics = self.proxy.metrics.clone();
-                    self.wait(id, first_steps(first, Box::new(forwarding), metrics).boxed());
+                    self.wait(id, first_steps(first, forwarding, metrics).boxed());
                 }
             }
             answered => {
