@@ -1,7 +1,7 @@
 //! The one wiring page: builds every handle, starts every task, owns the order of shutdown.
 //!
 //! Two runtimes: the proxy has a thread of its own, everything else (admin, health, the embedded runtime) shares
-//! another, so that background work never delays a call.
+//! the main one, so that background work never delays a call.
 
 mod proxy_thread;
 mod signals;
@@ -66,8 +66,8 @@ pub struct CallsItself(PathBuf);
 /// Serves until a signal, then shuts down in two stages.
 pub fn serve(config: Config) -> anyhow::Result<()> {
     let _log = telemetry::init(config.log_format, &config.log_level);
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // One thread: whatever takes long there is made elsewhere, and each further one costs memory on every node.
+    tokio::runtime::Builder::new_current_thread()
         .thread_name("crisp-background")
         .enable_all()
         .build()

@@ -38,6 +38,9 @@ const FRESH: Duration = Duration::from_secs(300);
 /// The largest answer that is read: thousands of pods.
 const MAX_ANSWER: usize = 64 << 20;
 
+/// Larger ones are parsed where nobody else waits.
+const LARGE_ANSWER: usize = 1 << 20;
+
 /// How much of an error is read.
 const MAX_ERROR: usize = 16 << 10;
 
@@ -56,7 +59,13 @@ impl Kube {
                 status if status.is_success() => {
                     let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
                     let body = body.map_err(|error| kube.away(&said, &*error))?.to_bytes();
-                    let answer = serde_json::from_slice(&body);
+                    let large = body.len() > LARGE_ANSWER;
+                    let parse = move || serde_json::from_slice(&body);
+                    let answer = match large {
+                        true => tokio::task::spawn_blocking(parse).await,
+                        false => Ok(parse()),
+                    };
+                    let answer = answer.map_err(|_ended| kube.failed(&said, "crisp is shutting down"))?;
                     answer.map(Some).map_err(|error| kube.away(&said, &error))
                 }
                 _ => Err(kube.refused(&said, response).await),
