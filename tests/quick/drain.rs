@@ -143,7 +143,7 @@ async fn a_client_that_is_deaf_does_not_keep_crisp() {
     let _runtime = slow_runtime(&place);
     // Without the queue, which opens its files when it gets there.
     let mut running = place.start("log", &["--drain-max", "1ms", "--prepull-enabled", "false"]).await;
-    let before = running.descriptors();
+    let before = running.settled_descriptors().await;
     let silent = tokio::net::UnixStream::connect(place.socket()).await.unwrap();
     let deaf = crate::support::raw_frames::RawFrames::connect(&place.socket()).await;
     eventually("both are accepted", || running.descriptors() == before + 2).await;

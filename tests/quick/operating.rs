@@ -274,7 +274,7 @@ async fn connections_to_the_metrics_address_are_few() {
     let running = place.start("log", &["--metrics-listen", &address, "--prepull-enabled", "false"]).await;
     // Nor is its first connection to the runtime one of those that are counted.
     eventually("the runtime was asked", || running.log().contains("the runtime answers")).await;
-    let before = running.descriptors();
+    let before = running.settled_descriptors().await;
     let mut silent = Vec::new();
     for _ in 0..100 {
         silent.push(tokio::net::TcpStream::connect(&address).await.unwrap());

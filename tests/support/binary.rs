@@ -121,6 +121,20 @@ impl Binary {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// The same, once crisp has opened what it opens by itself: what it asks at the start, and its files.
+    pub(crate) async fn settled_descriptors(&self) -> usize {
+        let mut last = (self.descriptors(), std::time::Instant::now());
+        eventually("crisp has settled", || {
+            let now = self.descriptors();
+            if now != last.0 {
+                last = (now, std::time::Instant::now());
+            }
+            last.1.elapsed() > std::time::Duration::from_millis(500)
+        })
+        .await;
+        last.0
+    }
+
     /// The most memory that the process has had so far, in KiB.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
