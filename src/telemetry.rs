@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::LogFormat;
 
 /// How many lines may wait to be written.
-const QUEUE: usize = 4096;
+const QUEUE: usize = 1024;
 
 /// Starts logging, until the guard is dropped: then what is queued is written. The filter has been checked when the
 /// configuration was read.
