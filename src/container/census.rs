@@ -14,6 +14,11 @@ pub const POD_UID: &str = "io.kubernetes.pod.uid";
 /// The label that holds the container's name in its pod.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
+/// The label that holds the pod's namespace.
+pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// The label that holds the pod's name.
+pub const POD_NAME: &str = "io.kubernetes.pod.name";
+
 /// What is needed of a pod that is bound to this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodImages {
@@ -64,6 +69,15 @@ pub fn matters(container: &Container) -> bool {
         && container.annotations.contains_key(hash::ANNOTATION)
         && container.labels.contains_key(POD_UID)
         && container.labels.contains_key(CONTAINER_NAME)
+}
+
+/// Leaves of a container what is needed to judge and to name it.
+pub fn trim(container: &mut Container) {
+    const LABELS: [&str; 5] = [POD_UID, POD_NAMESPACE, POD_NAME, CONTAINER_NAME, LABEL];
+    container.labels.retain(|key, _| LABELS.contains(&key.as_str()));
+    container.labels.shrink_to_fit();
+    container.annotations.retain(|key, _| key == hash::ANNOTATION);
+    container.annotations.shrink_to_fit();
 }
 
 /// Whether it is known of a container by itself what it was made from.

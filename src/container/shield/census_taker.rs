@@ -6,11 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use k8s_cri::v1::{
-    Container, ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest,
-    ListContainersResponse,
-};
+use k8s_cri::v1::{Container, ImageSpec, ImageStatusRequest, ImageStatusResponse, ListContainersRequest};
 use prost::Message;
 
 use super::kept::{FILE, Kept};
@@ -34,6 +32,14 @@ const AT_ONCE: usize = 8;
 
 /// So many containers are named in a log line.
 const NAMED: usize = 5;
+
+/// A list of containers. They are read one by one: all of them at once take many times what is needed of them, and what a
+/// process has once taken it mostly keeps.
+#[derive(Clone, PartialEq, Message)]
+struct Listed {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    containers: Vec<Bytes>,
+}
 
 /// Why a census has not come to its end.
 enum Failed {
@@ -83,10 +89,9 @@ impl Inner {
 
     async fn census(&self) -> Result<(), Failed> {
         let request = ListContainersRequest::default();
-        let listed: ListContainersResponse =
-            self.ask(Method::LIST_CONTAINERS, &request).await.map_err(Failed::Runtime)?;
-        let ids: HashSet<String> = listed.containers.iter().map(|container| container.id.clone()).collect();
-        let new = self.lock().begin_census(&ids, listed.containers);
+        let listed: Listed = self.ask(Method::LIST_CONTAINERS, &request).await.map_err(Failed::Runtime)?;
+        let (ids, containers) = listed.read().map_err(Failed::Runtime)?;
+        let new = self.lock().begin_census(&ids, containers);
         let (pods, mut failed) = match &self.parts.pods {
             Some(pods) if !new.iter().all(census::is_recorded) => match pods().await {
                 Ok(pods) => (pods.into_iter().collect(), None),
@@ -247,13 +252,35 @@ impl Inner {
     }
 }
 
+// === impl Listed ===
+
+impl Listed {
+    /// The IDs of all, and what is needed of those that [`census::matters`].
+    fn read(self) -> Result<(HashSet<String>, Vec<Container>), Error> {
+        let (mut ids, mut containers) = (HashSet::new(), Vec::new());
+        for entry in self.containers {
+            let mut container = Container::decode(entry).map_err(|error| {
+                Error::new(Kind::Internal, Origin::Runtime, format!("ListContainers: {error}"))
+            })?;
+            ids.insert(container.id.clone());
+            if census::matters(&container) {
+                census::trim(&mut container);
+                containers.push(container);
+            }
+        }
+        Ok((ids, containers))
+    }
+}
+
+// === impl State ===
+
 impl State {
     /// Forgets containers that are gone, and gives those that have to be judged.
     fn begin_census(&mut self, ids: &HashSet<String>, containers: Vec<Container>) -> Vec<Container> {
         self.decided.retain(|id, _| ids.contains(id));
         self.unknown.retain(|id, since| ids.contains(id) && since.elapsed() < UNKNOWN_FOR);
         let is_known = |id: &String| self.decided.contains_key(id) || self.unknown.contains_key(id);
-        let is_new = |container: &Container| !is_known(&container.id) && census::matters(container);
+        let is_new = |container: &Container| !is_known(&container.id);
         containers.into_iter().filter(is_new).collect()
     }
 }
@@ -261,10 +288,5 @@ impl State {
 /// Pod and container in words.
 fn shown(container: &Container) -> String {
     let label = |key: &str| container.labels.get(key).map_or("?", String::as_str);
-    format!(
-        "{}/{}/{}",
-        label("io.kubernetes.pod.namespace"),
-        label("io.kubernetes.pod.name"),
-        label(census::CONTAINER_NAME)
-    )
+    format!("{}/{}/{}", label(census::POD_NAMESPACE), label(census::POD_NAME), label(census::CONTAINER_NAME))
 }
