@@ -4,7 +4,8 @@
 //! 2. [`router`] looks at the HTTP/2 path only and decides: pass on, or look at it.
 //! 3. `session::client` is what the client says: frames go on as they come, or a message is collected, the features plan
 //!    (`session::features`), and the plan is carried out.
-//! 4. `session::runtime` is what the runtime says: frames go back as they come, or through `replies`.
+//! 4. `session::up` are the connections to the runtime, `session::runtime` is what it says: frames go back as they come, or
+//!    through `replies`.
 //! 5. `session::sending` is the way out on either side. [`upstream`] is the way of crisp's own calls.
 //!
 //! Everything here runs on one thread of its own, so that background work never delays a call.

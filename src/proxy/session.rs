@@ -7,11 +7,12 @@ mod client;
 mod features;
 mod runtime;
 mod sending;
+mod up;
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::{fmt, io};
 
 use futures_util::StreamExt;
 use futures_util::future::{Abortable, BoxFuture};
@@ -23,7 +24,7 @@ use crate::error::{Error, Kind, Origin};
 use crate::http2::{Fault, MOST_WINDOW, Peer, Reason};
 use crate::proxy::Proxy;
 use crate::proxy::session::features::Brought;
-use crate::proxy::session::runtime::Up;
+use crate::proxy::session::up::Up;
 use crate::proxy::stream::Stream;
 use crate::shutdown::Shutdown;
 
@@ -247,5 +248,14 @@ impl Session {
             Service::Image => &mut self.image,
             Service::Runtime => &mut self.runtime,
         }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("calls", &self.streams.len())
+            .finish_non_exhaustive()
     }
 }

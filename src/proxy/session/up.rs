@@ -1,0 +1,313 @@
+//! The connections to the runtime, and which call is on which.
+//!
+//! They belong to one client, so that cancellation and back-pressure stay its own: one for the image service and one for
+//! everything else, made when a call needs them and anew after they were lost.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::cri::method::Service;
+use crate::error::Error;
+use crate::http2::{End, Fault, Fields, Peer, Reason};
+use crate::metrics::Metrics;
+use crate::proxy::head;
+use crate::proxy::session::Session;
+use crate::proxy::stream::{Link, State};
+use crate::proxy::upstream::Endpoint;
+
+/// The last number that a stream can have. A connection that has used them up is left for a new one.
+const LAST_NUMBER: u32 = 0x7fff_ffff;
+
+/// One connection to the runtime.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) peer: Peer,
+    pub(super) service: Service,
+    pub(super) endpoint: Arc<Endpoint>,
+    /// The client's numbers of the calls on it, by its own.
+    pub(super) calls: HashMap<u32, u32>,
+    /// The next number for a call.
+    next: u32,
+    /// Calls that wait until the runtime takes one more.
+    pub(super) waiting: VecDeque<u32>,
+    /// It takes no new calls.
+    pub(super) leaving: bool,
+    /// Nothing can be written to it any more. What it said before is still to be read.
+    pub(super) deaf: bool,
+    /// Frames of it have been read and not looked at, because too much waited to be written.
+    pub(super) unread: bool,
+    _counted: Option<Counted>,
+}
+
+/// Counts an open connection while it lives.
+#[derive(Debug)]
+struct Counted(Arc<Metrics>);
+
+impl Session {
+    // --- connections ---
+
+    /// Makes connections and reads what the runtime says. Gives whether anything happened.
+    pub(super) fn poll_runtimes(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut moved = false;
+        for place in 0..self.ups.len() {
+            moved |= self.poll_runtime(place, cx);
+        }
+        moved
+    }
+
+    fn poll_runtime(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
+        match up.peer.poll_dial(cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(false)) => {}
+            Poll::Ready(Ok(true)) => {
+                let metrics = &self.proxy.metrics;
+                metrics.set_upstream_up(name_of(up.service), true);
+                metrics.upstream_connections.inc();
+                up._counted = Some(Counted(metrics.clone()));
+            }
+            Poll::Ready(Err(error)) => {
+                self.proxy.metrics.set_upstream_up(name_of(up.service), false);
+                let error = up.endpoint.away(&error);
+                self.lose(place, &error);
+                return true;
+            }
+        }
+        // What the client does not read is left with the runtime, and who does not read answers gets no more of them.
+        if !self.down.has_room() || up.peer.is_overfull() {
+            return false;
+        }
+        if up.unread {
+            self.read_runtime(place);
+            return true;
+        }
+        match up.peer.poll_read(cx) {
+            Poll::Pending => return false,
+            Poll::Ready(Ok(0)) => {
+                let error = up.endpoint.lost(&"it was closed");
+                self.lose(place, &error);
+            }
+            Poll::Ready(Err(error)) => {
+                let error = up.endpoint.lost(&error);
+                self.lose(place, &error);
+            }
+            Poll::Ready(Ok(_)) => self.read_runtime(place),
+        }
+        true
+    }
+
+    /// Writes what is to be written. Gives whether something that waits may go on.
+    pub(super) fn flush_runtime(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
+        let (had_room, was_overfull) = (up.peer.has_room(), up.peer.is_overfull());
+        if up.deaf {
+            up.peer.drop_output();
+        } else if let Poll::Ready(Err(error)) = up.peer.poll_flush(cx) {
+            tracing::debug!(connection = self.id, %error, "the runtime takes no more on a connection");
+            self.went_deaf(place);
+            return true;
+        }
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return true };
+        let more_room = up.peer.has_room() && !had_room;
+        let moved = more_room || (was_overfull && !up.peer.is_overfull());
+        self.stirred |= more_room;
+        if up.leaving {
+            self.fill(place);
+        }
+        moved
+    }
+
+    /// Nothing can be written any more. What it said before it went is still to be read, though perhaps not now: the
+    /// calls on it end when that comes to its end. What has not been sent gets a new connection.
+    fn went_deaf(&mut self, place: usize) {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
+        (up.deaf, up.leaving) = (true, true);
+        up.peer.drop_output();
+        self.stirred = true;
+        let (service, waiting) = (up.service, std::mem::take(&mut up.waiting));
+        self.take_out_of_use(service, place);
+        for id in waiting {
+            self.ask_again(id);
+        }
+    }
+
+    /// A connection is gone, or never came to be.
+    pub(super) fn lose(&mut self, place: usize, error: &Error) {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::take) else { return };
+        tracing::debug!(connection = self.id, %error, "connection to the runtime ended");
+        self.take_out_of_use(up.service, place);
+        let was_there = up._counted.is_some();
+        let mut calls: Vec<u32> = up.calls.into_values().collect();
+        calls.sort_unstable();
+        for id in calls {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            stream.link = None;
+            stream.reply.forgive();
+            if stream.reply.source_done {
+                // Its reply is whole and only waits for room.
+                self.let_go_of_request(id, None);
+            } else {
+                self.fail(id, error);
+            }
+        }
+        for id in up.waiting {
+            if was_there {
+                // Nothing of it was sent, so that a new connection repeats nothing.
+                self.ask_again(id);
+            } else {
+                self.fail(id, error);
+            }
+        }
+    }
+
+    pub(super) fn take_out_of_use(&mut self, service: Service, place: usize) {
+        let current = self.current(service);
+        if *current == Some(place) {
+            *current = None;
+        }
+    }
+
+    /// The connection for a call.
+    fn connection_for(&mut self, service: Service) -> usize {
+        if let Some(place) = *self.current(service) {
+            return place;
+        }
+        let endpoint = match service {
+            Service::Image => self.proxy.endpoints.image.clone(),
+            Service::Runtime => self.proxy.endpoints.runtime.clone(),
+        };
+        let up = Up {
+            peer: Peer::dialling(endpoint.connect()),
+            service,
+            endpoint,
+            calls: HashMap::new(),
+            next: 1,
+            waiting: VecDeque::new(),
+            leaving: false,
+            deaf: false,
+            unread: false,
+            _counted: None,
+        };
+        let place = match self.ups.iter().position(Option::is_none) {
+            Some(place) => place,
+            None => {
+                self.ups.push(None);
+                self.ups.len() - 1
+            }
+        };
+        if let Some(free) = self.ups.get_mut(place) {
+            *free = Some(up);
+        }
+        *self.current(service) = Some(place);
+        place
+    }
+
+    // --- calls ---
+
+    /// Sends a call to the runtime, or lets it wait until the runtime takes one more. Gives the head back.
+    pub(super) fn ask(&mut self, id: u32, head: Fields) -> Fields {
+        let Some(stream) = self.streams.get_mut(&id) else { return head };
+        let service = stream.service;
+        let place = self.connection_for(service);
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return head };
+        let Some(stream) = self.streams.get_mut(&id) else { return head };
+        if up.calls.len() >= up.peer.settings.streams as usize {
+            stream.state = State::Queued(Box::new(head));
+            up.waiting.push_back(id);
+            return Fields::default();
+        }
+        let number = up.next;
+        up.next += 2;
+        up.calls.insert(number, id);
+        stream.state = State::Passing;
+        stream.link = Some(Link { up: place, stream: number });
+        stream.request.window = i64::from(up.peer.settings.window);
+        let end = !stream.request.has_data() && matches!(stream.request.end, Some(End::Flag));
+        if end {
+            stream.request.end = None;
+            stream.request.sink_done = true;
+        }
+        up.peer.head(number, head::forwarded(&head), end);
+        if up.next >= LAST_NUMBER {
+            up.leaving = true;
+            self.take_out_of_use(service, place);
+        }
+        self.send_request(id);
+        head
+    }
+
+    /// The runtime has no more part in a call. If it does not know that yet, it is told with this reason.
+    pub(super) fn unlink(&mut self, id: u32, reason: Option<Reason>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if matches!(stream.state, State::Queued(_)) {
+            for up in self.ups.iter_mut().flatten() {
+                up.waiting.retain(|waiting| *waiting != id);
+            }
+        }
+        let Some(link) = stream.link.take() else { return };
+        let Some(up) = self.ups.get_mut(link.up).and_then(Option::as_mut) else { return };
+        up.peer.pass(stream.reply.forgive());
+        up.calls.remove(&link.stream);
+        if let Some(reason) = reason
+            && !(stream.request.sink_done && stream.reply.source_done)
+        {
+            up.peer.reset(link.stream, reason);
+        }
+        self.fill(link.up);
+    }
+
+    /// Sends calls that wait for their turn, and closes a connection that has had its day.
+    pub(super) fn fill(&mut self, place: usize) {
+        while let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) {
+            if up.leaving && up.calls.is_empty() && up.waiting.is_empty() && up.peer.is_flushed() {
+                self.ups.get_mut(place).map(Option::take);
+                return;
+            }
+            if up.calls.len() >= up.peer.settings.streams as usize {
+                return;
+            }
+            let Some(id) = up.waiting.pop_front() else { return };
+            self.ask_again(id);
+        }
+    }
+
+    /// Sends a call that waited.
+    pub(super) fn ask_again(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if !matches!(stream.state, State::Queued(_)) {
+            return;
+        }
+        if let State::Queued(head) = std::mem::replace(&mut stream.state, State::Passing) {
+            let fields = self.ask(id, *head);
+            self.down.recycle(fields);
+        }
+    }
+}
+
+// === impl Up ===
+
+impl Up {
+    /// The client's number of a call; nothing if it is over.
+    pub(super) fn call(&self, stream: u32) -> Result<Option<u32>, Fault> {
+        if stream >= self.next || stream.is_multiple_of(2) {
+            return Err(Fault::protocol("a frame of a stream that nobody opened"));
+        }
+        Ok(self.calls.get(&stream).copied())
+    }
+}
+
+fn name_of(service: Service) -> &'static str {
+    match service {
+        Service::Image => "image",
+        Service::Runtime => "runtime",
+    }
+}
+
+// === impl Counted ===
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.upstream_connections.dec();
+    }
+}
