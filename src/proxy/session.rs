@@ -216,12 +216,10 @@ impl Session {
             "crisp is shutting down and this call did not end in time; try again",
         );
         for id in self.ids(|_| true) {
-            // What waits for room may wait for ever.
+            // What waits for room may wait for ever. Its sender is credited with it as it is let go.
+            self.let_go_of_request(id, Some(Reason::CANCEL));
             if let Some(stream) = self.streams.get_mut(&id) {
-                let given_up = stream.reply.clear();
-                if let Some(up) = stream.link.and_then(|link| self.ups.get_mut(link.up)?.as_mut()) {
-                    up.peer.pass(given_up);
-                }
+                stream.reply.clear();
             }
             self.fail(id, &error);
         }

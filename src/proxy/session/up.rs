@@ -37,7 +37,8 @@ pub(super) struct Up {
     pub(super) deaf: bool,
     /// Frames of it have been read and not looked at, because too much waited to be written.
     pub(super) unread: bool,
-    _counted: Option<Counted>,
+    /// There once it is open.
+    open: Option<Counted>,
 }
 
 /// Counts an open connection while it lives.
@@ -65,7 +66,7 @@ impl Session {
                 let metrics = &self.proxy.metrics;
                 metrics.set_upstream_up(name_of(up.service), true);
                 metrics.upstream_connections.inc();
-                up._counted = Some(Counted(metrics.clone()));
+                up.open = Some(Counted(metrics.clone()));
             }
             Poll::Ready(Err(error)) => {
                 self.proxy.metrics.set_upstream_up(name_of(up.service), false);
@@ -137,7 +138,7 @@ impl Session {
         let Some(up) = self.ups.get_mut(place).and_then(Option::take) else { return };
         tracing::debug!(connection = self.id, %error, "connection to the runtime ended");
         self.take_out_of_use(up.service, place);
-        let was_there = up._counted.is_some();
+        let was_there = up.open.is_some();
         let mut calls: Vec<u32> = up.calls.into_values().collect();
         calls.sort_unstable();
         for id in calls {
@@ -187,7 +188,7 @@ impl Session {
             leaving: false,
             deaf: false,
             unread: false,
-            _counted: None,
+            open: None,
         };
         let place = match self.ups.iter().position(Option::is_none) {
             Some(place) => place,
