@@ -16,7 +16,6 @@ use crisp::intercept::{Feature, records};
 use crisp::metrics::Metrics;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::FutureExt as _;
-use http::HeaderMap;
 use k8s_cri::v1::{
     Container, ContainerConfig, ContainerMetadata, ContainerStatus, ContainerStatusResponse,
     CreateContainerRequest, ImageSpec, KeyValue, ListContainersResponse,
@@ -101,7 +100,7 @@ fn create(variables: usize, bytes: usize) -> Bytes {
 }
 
 fn call(method: Method, message: Bytes) -> Call {
-    Call { connection: 1, authority: None, method, metadata: HeaderMap::new(), deadline: None, message }
+    Call::new(method, message)
 }
 
 /// Everything that the feature does with a reply, from its bytes to those that go on.

@@ -5,8 +5,6 @@
 //! its image. That is why an upgrade across that line restarts every container, and what the shield
 //! (`container::shield`) is for. The text is JSON, shown as Go shows a slice of bytes, under FNV-1a.
 
-use http::uri::Authority;
-
 /// The annotation that holds the hash, in hexadecimal digits.
 pub const ANNOTATION: &str = "io.kubernetes.container.hash";
 
@@ -31,14 +29,13 @@ pub fn of_json(json: &str) -> String {
 
 /// Whether a caller is a kubelet from 1.31 on, or at least not an older one: its gRPC library is 1.65 or newer, and it
 /// calls the socket `localhost`. `crictl` looks the same.
-pub fn is_new_kubelet(user_agent: Option<&str>, authority: Option<&Authority>) -> bool {
+pub fn is_new_kubelet(user_agent: Option<&str>, authority: Option<&str>) -> bool {
     let version = user_agent.and_then(|agent| {
         let version = agent.split_whitespace().find_map(|part| part.strip_prefix("grpc-go/"))?;
         let mut parts = version.split(['.', '-']).map(|part| part.parse::<u32>().ok());
         Some((parts.next()??, parts.next()??))
     });
-    version.is_some_and(|version| version >= (1, 65))
-        && authority.is_some_and(|authority| authority.as_str() == "localhost")
+    version.is_some_and(|version| version >= (1, 65)) && authority == Some("localhost")
 }
 
 /// FNV-1a of 32 bits.
@@ -98,8 +95,7 @@ mod tests {
 
     #[test]
     fn kubelets_are_told_by_their_library_and_authority() {
-        let localhost = Authority::from_static("localhost");
-        let new = |agent| is_new_kubelet(Some(agent), Some(&localhost));
+        let new = |agent| is_new_kubelet(Some(agent), Some("localhost"));
         // 1.31, 1.36 and 1.37; 1.30 and 1.20.
         assert!(
             new("grpc-go/1.65.0")
@@ -109,9 +105,9 @@ mod tests {
         );
         assert!(!new("grpc-go/1.58.3") && !new("grpc-go/1.27.1"));
         assert!(!new("grpc-rust/1.82.1") && !new("grpc-go/") && !new("grpc-go/one.two") && !new(""));
-        assert!(!is_new_kubelet(None, Some(&localhost)));
+        assert!(!is_new_kubelet(None, Some("localhost")));
         assert!(!is_new_kubelet(Some("grpc-go/1.79.3"), None));
-        assert!(!is_new_kubelet(Some("grpc-go/1.79.3"), Some(&Authority::from_static("example.org"))));
+        assert!(!is_new_kubelet(Some("grpc-go/1.79.3"), Some("example.org")));
     }
 
     proptest! {

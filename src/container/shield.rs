@@ -110,7 +110,7 @@ impl Shield {
     pub fn is_for(&self, call: &Call) -> bool {
         let settings = self.inner.parts.settings;
         let new = match settings.kubelets {
-            Kubelets::Auto => hash::is_new_kubelet(call.user_agent(), call.authority.as_ref()),
+            Kubelets::Auto => hash::is_new_kubelet(call.user_agent(), call.authority()),
             Kubelets::New => true,
             Kubelets::Old => false,
         };

@@ -119,7 +119,7 @@ impl Images {
     fn status(&self, call: &Call, forward: &mut Forward) -> Result<Option<Plan>, Error> {
         let name = text(&call.message, &[1, 1])?;
         if let Some(other) = name.and_then(|name| self.sight.mapped(name)) {
-            let (images, message, mut metadata) = (self.clone(), call.message.clone(), call.metadata.clone());
+            let (images, message, mut metadata) = (self.clone(), call.message.clone(), call.metadata());
             for name in CONTAINERD_METADATA {
                 metadata.remove(name);
             }

@@ -1,7 +1,7 @@
-//! Heads of calls: as fields on their way through, as a map for those who look at them, and of crisp's own calls.
+//! Heads of calls: on their way through, and of crisp's own calls.
 
 use http::uri::{Authority, Scheme};
-use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method as HttpMethod, Request, Uri, Version, header};
 
 use crate::cri::{CONTAINERD_METADATA, Method};
 use crate::error::{Error, Kind, Origin};
@@ -48,25 +48,6 @@ pub(super) fn forwarded(fields: &Fields) -> impl Iterator<Item = Field<'_>> {
 
 fn is_pseudo(name: &[u8]) -> bool {
     name.first() == Some(&b':')
-}
-
-/// What a caller said of a call, for those who look at it. What cannot be a header is left out: it passes all the same.
-pub(super) fn metadata(fields: &Fields) -> HeaderMap {
-    let mut map = HeaderMap::new();
-    for field in fields.iter().filter(|field| !is_pseudo(field.name)) {
-        if let (Ok(name), Ok(mut value)) =
-            (HeaderName::from_bytes(field.name), HeaderValue::from_bytes(field.value))
-        {
-            value.set_sensitive(field.sensitive);
-            map.append(name, value);
-        }
-    }
-    map
-}
-
-/// Whom a caller thinks it talks to.
-pub(super) fn authority(fields: &Fields) -> Option<Authority> {
-    fields.get(b":authority").and_then(|value| Authority::try_from(value).ok())
 }
 
 /// A head or trailers that crisp makes, as fields.

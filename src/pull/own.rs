@@ -240,15 +240,7 @@ mod tests {
         }
         let pod = [field(1, b"web"), field(2, b"uid"), field(3, namespace.as_bytes())].concat();
         message.extend(field(3, &[field(1, &pod), field(2, b"host"), field(7, &annotation)].concat()));
-        let call = Call {
-            connection: 1,
-            authority: None,
-            method: Method::PULL_IMAGE,
-            metadata: HeaderMap::new(),
-            deadline: None,
-            message: message.into(),
-        };
-        Request::read(&call, false).unwrap().unwrap()
+        Request::read(&Call::new(Method::PULL_IMAGE, message.into()), false).unwrap().unwrap()
     }
 
     fn asked<'a>(reference: &'a Reference, credential: Option<&'a AuthConfig>) -> OwnRequest<'a> {

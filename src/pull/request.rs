@@ -53,7 +53,7 @@ impl Request {
         let mut sandbox = asked.sandbox_config.unwrap_or_default();
         let handler_annotation = sandbox.annotations.remove(HANDLER_ANNOTATION).unwrap_or_default();
         let pod = sandbox.metadata.map(|pod| (pod.namespace, pod.name));
-        let mut metadata = call.metadata.clone();
+        let mut metadata = call.metadata();
         // A caller's own deadline must not bind a pull that others wait for too.
         metadata.remove("grpc-timeout");
         for name in CONTAINERD_METADATA {

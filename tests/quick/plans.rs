@@ -119,7 +119,7 @@ async fn a_feature_sees_who_calls_and_what() {
         let look = move |call: &Call, _: &mut Forward| {
             let left = call.deadline.map(|deadline| deadline - std::time::Instant::now());
             let agent = call.user_agent().map(str::to_owned);
-            let twice = call.metadata.get_all("twice").iter().count();
+            let twice = call.metadata().get_all("twice").iter().count();
             tell.send((call.connection, call.method, agent, left, twice, call.message.clone())).unwrap();
             Ok(None)
         };

@@ -16,7 +16,6 @@ use crate::error::Error;
 use crate::http2::Fields;
 use crate::intercept::Feature;
 use crate::metrics::Metrics;
-use crate::proxy::head;
 use crate::proxy::replies::{Replies, failure, guarded, panicked, patched};
 use crate::proxy::session::Session;
 use crate::proxy::stream::{State, Waiting};
@@ -77,16 +76,15 @@ impl Session {
 
     fn plan(&mut self, id: u32, head: Fields, frame: Frame, message: Bytes, rest: Bytes) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let metadata = head::metadata(&head);
         let call = Call {
             connection: self.id,
-            authority: head::authority(&head),
             method: stream.method,
-            deadline: grpc_timeout(&metadata).and_then(|timeout| Instant::now().checked_add(timeout)),
-            metadata,
-            message: message.clone(),
+            deadline: grpc_timeout(&head).and_then(|timeout| Instant::now().checked_add(timeout)),
+            head,
+            message,
         };
         let plan = plan(&call, self.proxy.router.route(stream.method), &self.proxy.metrics);
+        let Call { head, message, .. } = call;
         match plan {
             Plan::Forward(Forward { first, request, reply, end }) => {
                 stream.observation.request_bytes(rest.len());
