@@ -348,6 +348,10 @@ impl Queue {
         if of_item.or(self.traces.remove(&id)).is_some() {
             step.changed.insert(id);
         }
+        // An attempt that was stopped too late may have parked what it brought, and nobody heard of it.
+        if self.items.get(&id).is_none_or(|item| item.is_finished() && item.status.kept.is_none()) {
+            step.actions.push(Action::Release(id, How::Parked));
+        }
     }
 
     fn ended(&mut self, id: Id, token: u64, outcome: Outcome, step: &mut Step) {

@@ -473,7 +473,7 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     let Some(Action::Start(_, later)) = started.first() else { panic!("{started:?}") };
     let mut other = Trace { since: Time(7), ..trace.clone() };
     queue.step(Event::Exposes(id, *later, other.clone()), world.now);
-    queue.step(Event::Cleaned(id, 0), world.now);
+    assert_eq!(queue.step(Event::Cleaned(id, 0), world.now).actions, []);
     assert_eq!(traces(&queue), [id], "what the earlier one left is gone, and the later one has begun");
     assert_eq!(
         queue.traces().next().unwrap().1.since,
@@ -500,6 +500,28 @@ fn what_may_be_seen_is_noted_until_it_is_gone_whatever_becomes_of_its_item() {
     assert!(note > id && looks.changed.contains(&note) && world.queue.get(note).is_none());
     assert!(world.queue.step(Event::Cleaned(note, 0), world.now).changed.contains(&note));
     assert!(traces(&world.queue).is_empty());
+}
+
+/// Broke: an item that was cancelled while its image was being parked left it parked until the keeper's next look, a
+/// minute later.
+#[test]
+fn what_was_parked_for_nobody_is_given_up() {
+    let exposing = || {
+        let mut world = World::new();
+        world.step(Event::Add(vec![wanted(0, 0, |_| ())]));
+        let (id, token) = world.some_run(0).unwrap();
+        let trace = Trace { source: "docker.io/library/i0:latest".into(), since: Time(5) };
+        world.queue.step(Event::Exposes(id, token, trace), world.now);
+        (world.queue, id, token, world.now)
+    };
+    let (mut queue, id, token, now) = exposing();
+    let step = queue.step(Event::Cleaned(id, token), now);
+    assert_eq!(step.actions, [], "its end has not come yet, or the next attempt profits from it");
+
+    let (mut queue, id, token, now) = exposing();
+    assert_eq!(queue.step(Event::Remove(id), now).actions, [Action::Stop(id, token)]);
+    assert_eq!(queue.step(Event::Cleaned(id, token), now).actions, [Action::Release(id, How::Parked)]);
+    assert_eq!(queue.step(Event::Cleaned(id, token), now).actions, [], "once");
 }
 
 /// Broke: an item that was being pulled for everybody went on so when its owner wanted it private, and an item that was
