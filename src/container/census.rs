@@ -80,11 +80,6 @@ pub fn trim(container: &mut Container) {
     container.annotations.shrink_to_fit();
 }
 
-/// Whether it is known of a container by itself what it was made from.
-pub fn is_recorded(container: &Container) -> bool {
-    made_from(container).is_some()
-}
-
 /// Judges one container that [`matters`]. Without pods only recorded ones can be judged.
 pub fn judge(container: &Container, pods: &Pods) -> Verdict {
     let label = |key| container.labels.get(key).map_or("", String::as_str);
@@ -227,7 +222,6 @@ mod tests {
         };
         let mut told = container("deadbeef", None);
         told.image = Some(spec.clone());
-        assert!(is_recorded(&told));
         assert_eq!(judge(&told, &pods("new:2")), Verdict::Answer(hash::of_name_and_image("main", "old:1")));
         let mut recorded = container("deadbeef", Some(r#"{"image":"older:1"}"#));
         recorded.image = Some(spec);

@@ -90,17 +90,16 @@ impl Inner {
     async fn census(&self) -> Result<(), Failed> {
         let request = ListContainersRequest::default();
         let listed: Listed = self.ask(Method::LIST_CONTAINERS, &request).await.map_err(Failed::Runtime)?;
-        let (ids, containers) = listed.read().map_err(Failed::Runtime)?;
-        let new = self.lock().begin_census(&ids, containers);
+        let left = self.read(listed).map_err(Failed::Runtime)?;
         let (pods, mut failed) = match &self.parts.pods {
-            Some(pods) if !new.iter().all(census::is_recorded) => match pods().await {
+            Some(pods) if !left.is_empty() => match pods().await {
                 Ok(pods) => (pods.into_iter().collect(), None),
                 Err(error) => (Pods::default(), Some(error)),
             },
             _ => (Pods::default(), None),
         };
         let judged: Vec<_> =
-            new.iter().map(|container| (container, census::judge(container, &pods))).collect();
+            left.iter().map(|container| (container, census::judge(container, &pods))).collect();
         let images = self.images(judged.iter().map(|(_, verdict)| verdict)).await;
 
         let mut unknown = Vec::new();
@@ -126,7 +125,7 @@ impl Inner {
         }
         let answers = state.decided.values().flatten().count();
         self.answers.store(answers, Ordering::Relaxed);
-        let waiting = new.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
+        let waiting = left.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
         let undecided: HashSet<_> = waiting.chain(state.unknown.keys()).collect();
         self.parts.metrics.containers.shielded(answers, undecided.len());
         drop(state);
@@ -137,6 +136,33 @@ impl Inner {
                 Ok(())
             }
         }
+    }
+
+    /// Forgets containers that are gone, decides what containers say themselves, and gives those that are left.
+    fn read(&self, listed: Listed) -> Result<Vec<Container>, Error> {
+        self.lock().unknown.retain(|_, since| since.elapsed() < UNKNOWN_FOR);
+        let (mut ids, mut left) = (HashSet::new(), Vec::new());
+        for entry in listed.containers {
+            let mut container = Container::decode(entry).map_err(|error| {
+                Error::new(Kind::Internal, Origin::Runtime, format!("ListContainers: {error}"))
+            })?;
+            ids.insert(container.id.clone());
+            // For one at a time: calls look at it too.
+            let mut state = self.lock();
+            if !census::matters(&container) || state.is_known(&container.id) {
+                continue;
+            }
+            match census::judge(&container, &Pods::default()) {
+                Verdict::AsItIs => _ = state.decided.insert(container.id, None),
+                Verdict::Answer(hash) => self.note(&mut state, &container, hash),
+                Verdict::IfSame { .. } | Verdict::Unknown => {
+                    census::trim(&mut container);
+                    left.push(container);
+                }
+            }
+        }
+        self.lock().forget_all_but(&ids);
+        Ok(left)
     }
 
     /// The IDs of the images that verdicts depend on. One that is not there has none.
@@ -252,36 +278,16 @@ impl Inner {
     }
 }
 
-// === impl Listed ===
-
-impl Listed {
-    /// The IDs of all, and what is needed of those that [`census::matters`].
-    fn read(self) -> Result<(HashSet<String>, Vec<Container>), Error> {
-        let (mut ids, mut containers) = (HashSet::new(), Vec::new());
-        for entry in self.containers {
-            let mut container = Container::decode(entry).map_err(|error| {
-                Error::new(Kind::Internal, Origin::Runtime, format!("ListContainers: {error}"))
-            })?;
-            ids.insert(container.id.clone());
-            if census::matters(&container) {
-                census::trim(&mut container);
-                containers.push(container);
-            }
-        }
-        Ok((ids, containers))
-    }
-}
-
 // === impl State ===
 
 impl State {
-    /// Forgets containers that are gone, and gives those that have to be judged.
-    fn begin_census(&mut self, ids: &HashSet<String>, containers: Vec<Container>) -> Vec<Container> {
+    fn is_known(&self, id: &str) -> bool {
+        self.decided.contains_key(id) || self.unknown.contains_key(id)
+    }
+
+    fn forget_all_but(&mut self, ids: &HashSet<String>) {
         self.decided.retain(|id, _| ids.contains(id));
-        self.unknown.retain(|id, since| ids.contains(id) && since.elapsed() < UNKNOWN_FOR);
-        let is_known = |id: &String| self.decided.contains_key(id) || self.unknown.contains_key(id);
-        let is_new = |container: &Container| !is_known(&container.id);
-        containers.into_iter().filter(is_new).collect()
+        self.unknown.retain(|id, _| ids.contains(id));
     }
 }
 
