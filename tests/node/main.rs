@@ -28,6 +28,7 @@ mod records;
 mod records_through_crisp;
 #[path = "../support/registry.rs"]
 mod registry;
+mod rest;
 mod streams;
 mod suite;
 mod transcript;

@@ -8,7 +8,7 @@ mod pods;
 use std::path::Path;
 use std::time::Duration;
 
-use k8s_cri::v1::{ExecSyncRequest, ImageSpec, PullImageRequest};
+use k8s_cri::v1::{CreateContainerRequest, ExecSyncRequest, ImageSpec, PullImageRequest};
 
 use crate::lab::client::Cri;
 use crate::lab::images::BUSYBOX;
@@ -56,17 +56,22 @@ pub(crate) async fn run(socket: &Path, registry: &Registry, name: &str) -> Vec<S
 
 /// Pulls an image and starts one container in a pod of its own, for tests that only need something that runs.
 pub(crate) async fn start_container(cri: &mut Cri, registry: &Registry, name: &str) -> String {
+    let request = run_pod(cri, registry, name).await;
+    let container = cri.runtime.create_container(request).await.expect("create").into_inner().container_id;
+    let request = k8s_cri::v1::StartContainerRequest { container_id: container.clone() };
+    cri.runtime.start_container(request).await.expect("start");
+    container
+}
+
+/// Pulls an image and runs a pod. Gives how to make a container in it.
+pub(crate) async fn run_pod(cri: &mut Cri, registry: &Registry, name: &str) -> CreateContainerRequest {
     let image = ImageSpec { image: registry.image(BUSYBOX), ..ImageSpec::default() };
     let pull = PullImageRequest { image: Some(image.clone()), ..PullImageRequest::default() };
     cri.images.pull_image(pull).await.expect("pull");
     let config = pods::config(name, "");
     let request = k8s_cri::v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
     let pod = cri.runtime.run_pod_sandbox(request).await.expect("run the pod").into_inner().pod_sandbox_id;
-    let request = containers::create_request(&pod, config, &image.image);
-    let container = cri.runtime.create_container(request).await.expect("create").into_inner().container_id;
-    let request = k8s_cri::v1::StartContainerRequest { container_id: container.clone() };
-    cri.runtime.start_container(request).await.expect("start");
-    container
+    containers::create_request(&pod, config, &image.image)
 }
 
 /// Runs a command in a container until it succeeds, for a while.

@@ -160,6 +160,11 @@ impl Crisp {
         files.into_iter().map(|file| (file.clone(), fs::read(file).expect("read a file"))).collect()
     }
 
+    /// All of crisp's log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.scratch.join("crisp.log")).expect("read the log")
+    }
+
     /// The last lines of crisp's log.
     pub(crate) fn log_tail(&self) -> String {
         self.process.as_ref().map(Process::log_tail).unwrap_or_default()
