@@ -13,7 +13,7 @@ run-e2e = rm -f $(TARGET)/e2e-report.md; \
 	tests/with-skips.sh cargo test --quiet --test e2e -- $(1); status=$$?; \
 	cat $(TARGET)/e2e-report.md 2> /dev/null; exit $$status
 
-.PHONY: help setup build demo test lint bench e2e e2e-all peers
+.PHONY: help setup build demo test lint bench layout e2e e2e-all peers
 
 help: ## Print the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,6 +46,10 @@ lint: ## Formatting, clippy, and the rules on dependencies
 bench: ## Measure crisp beside a direct connection and nginx
 	@tests/setup.sh build bench
 	cargo bench
+
+layout: build ## Find out anew which functions run on a node, to lay them together (needs another build)
+	@tests/setup.sh test layout
+	@tests/layout.sh
 
 e2e: ## critest, crictl and a kubelet through crisp: the subset that CI runs
 	@tests/setup.sh build e2e

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what a target needs and the machine lacks: setup.sh [build|test|e2e|bench|lint]... (none: all of them).
+# Installs what a target needs and the machine lacks: setup.sh [build|test|e2e|bench|lint|layout]... (none: all of them).
 # Says nothing and takes no time when nothing is missing. On a machine that is not Debian, or without root, the system
 # packages are left to the user: the tests that need them report themselves as skipped.
 set -euo pipefail
@@ -78,7 +78,7 @@ lint() {
   command -v cargo-deny > /dev/null || { echo "setup: installing cargo-deny"; cargo install --quiet --locked cargo-deny@0.20.2; }
 }
 
-[ $# -gt 0 ] || set -- build test e2e bench lint
+[ $# -gt 0 ] || set -- build test e2e bench lint layout
 for part in "$@"; do
   case $part in
     build) build ;;
@@ -86,7 +86,8 @@ for part in "$@"; do
     e2e) e2e ;;
     bench) need nginx nginx-light ;;
     lint) lint ;;
-    *) echo "usage: setup.sh [build|test|e2e|bench|lint]..." >&2; exit 2 ;;
+    layout) need valgrind valgrind; need nm binutils ;;
+    *) echo "usage: setup.sh [build|test|e2e|bench|lint|layout]..." >&2; exit 2 ;;
   esac
 done
 install_packages

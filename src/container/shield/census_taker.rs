@@ -125,7 +125,8 @@ impl Inner {
         }
         let answers = state.decided.values().flatten().count();
         self.answers.store(answers, Ordering::Relaxed);
-        let waiting = left.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
+        let waiting =
+            left.iter().map(|container| &container.id).filter(|id| !state.decided.contains_key(*id));
         let undecided: HashSet<_> = waiting.chain(state.unknown.keys()).collect();
         self.parts.metrics.containers.shielded(answers, undecided.len());
         drop(state);
