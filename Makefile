@@ -45,7 +45,9 @@ lint: ## Formatting, clippy, and the rules on dependencies
 
 bench: ## Measure crisp beside a direct connection and nginx
 	@tests/setup.sh build bench
-	cargo bench
+	cargo build --release
+	@# Elsewhere: a program built beside benches has more in it, and would be taken for the one to install.
+	CRISP_BIN=$(abspath $(TARGET))/release/crisp cargo bench --target-dir $(TARGET)/bench
 
 layout: build ## Find out anew which functions run on a node, to lay them together (needs another build)
 	@tests/setup.sh test layout

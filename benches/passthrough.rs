@@ -12,6 +12,7 @@ mod support {
     pub(crate) mod messages;
     pub(crate) mod options;
     pub(crate) mod process;
+    pub(crate) mod program;
     pub(crate) mod report;
     pub(crate) mod rounds;
     pub(crate) mod stub;

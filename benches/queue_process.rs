@@ -4,6 +4,9 @@
 //! The queue is paused, so that nothing but the queue is measured, and no runtime is needed. Medians of several runs, each
 //! with a new store, are held against the goals.
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -131,7 +134,7 @@ fn milliseconds(time: Duration) -> f64 {
 impl Crisp {
     fn start(dir: &Path) -> anyhow::Result<Self> {
         let unix = |name: &str| format!("unix://{}", dir.join(name).display());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_crisp"));
+        let mut command = Command::new(program::crisp());
         command.args(["serve", "--listen", &unix("crisp.sock"), "--admin-listen", &unix("admin.sock")]);
         command.args(["--runtime-endpoint", &unix("nobody.sock"), "--log-level", "error"]);
         command.arg("--state-dir").arg(dir.join("state"));

@@ -11,11 +11,12 @@ use crate::support::load::Caller;
 use crate::support::messages::{self, Call};
 use crate::support::options::Options;
 use crate::support::process::{self, Process};
+use crate::support::program;
 use crate::support::stub;
 
 /// Names of the targets, as they appear in tables.
 pub(crate) const DIRECT: &str = "direct";
-/// crisp, built with this benchmark.
+/// crisp itself.
 pub(crate) const CRISP: &str = "crisp";
 /// nginx with `grpc_pass`.
 pub(crate) const NGINX: &str = "nginx";
@@ -64,8 +65,7 @@ impl Bench {
                 .await?;
 
         let mut targets = vec![Target::connect(DIRECT, &stub_socket, None, options).await?];
-        let program = Path::new(env!("CARGO_BIN_EXE_crisp"));
-        targets.push(crisp(CRISP, program, directory.path(), &stub_socket, options).await?);
+        targets.push(crisp(CRISP, &program::crisp(), directory.path(), &stub_socket, options).await?);
         if let Some(program) = &options.other {
             targets.push(crisp(OTHER, program, directory.path(), &stub_socket, options).await?);
         }
