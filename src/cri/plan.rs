@@ -42,7 +42,7 @@ pub struct Forward {
     /// Changes and observations of each reply message.
     pub reply: Vec<Step<OnReply>>,
     /// Called with the code of the call when it has ended.
-    pub end: Vec<OnEnd>,
+    pub end: Vec<Step<OnEnd>>,
 }
 
 /// One feature's part in a plan.

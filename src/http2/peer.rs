@@ -197,6 +197,11 @@ impl Peer {
         self.out.len() < FULL
     }
 
+    /// Whether DATA of some stream can go out now.
+    pub(crate) fn takes_data(&self) -> bool {
+        self.has_room() && self.window > 0
+    }
+
     /// Whether so much waits to be written that nothing may be read that adds to it.
     pub(crate) fn is_overfull(&self) -> bool {
         self.out.len() >= OVERFULL
@@ -269,6 +274,7 @@ impl Peer {
         if self.received > CONNECTION_WINDOW {
             return Err(Fault::new(Reason::FLOW_CONTROL_ERROR, "more DATA than the connection has room for"));
         }
+        self.credit_connection();
         let content = head.content(payload)?;
         Ok(Event::Data { stream: head.stream, content, length, end: head.has(frame::END_STREAM) })
     }
@@ -395,7 +401,14 @@ impl Peer {
     /// Bytes of DATA that came here take no more room, whatever became of their stream.
     pub(crate) fn pass(&mut self, length: u32) {
         self.passed = self.passed.saturating_add(length);
-        if self.passed >= CONNECTION_WINDOW / 2 {
+        self.credit_connection();
+    }
+
+    /// Gives credit once it is worth a frame: half of the room, or as much as there is left. The rest may be taken by calls
+    /// that stand still.
+    fn credit_connection(&mut self) {
+        let left = CONNECTION_WINDOW.saturating_sub(self.received);
+        if self.passed > 0 && self.passed >= left.min(CONNECTION_WINDOW / 2) {
             let credit = std::mem::take(&mut self.passed);
             self.received = self.received.saturating_sub(credit);
             self.credit(0, credit);

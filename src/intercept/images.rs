@@ -71,11 +71,12 @@ impl Images {
         forward.reply.push(step(map));
         if full {
             let sight = self.sight.clone();
-            forward.end.push(OnEnd(Box::new(move |code| {
+            let action = OnEnd(Box::new(move |code| {
                 if code == Code::Ok {
                     sight.forget_others(&pinned.lock().unwrap_or_else(PoisonError::into_inner));
                 }
-            })));
+            }));
+            forward.end.push(Step { feature: NAME, policy: Policy::Open, action });
         }
         Ok(())
     }

@@ -79,12 +79,12 @@ impl Records {
             return;
         }
         let (recorder, id) = (self.recorder.clone(), id.to_owned());
-        forward.end.push(OnEnd(Box::new(move |code| {
+        forward.end.push(step(OnEnd(Box::new(move |code| {
             // A kubelet that has waited long enough may well have got what it wanted.
             if !matches!(code, Code::Ok | Code::Cancelled | Code::DeadlineExceeded) {
                 recorder.not_stopped(&id);
             }
-        })));
+        }))));
     }
 
     /// Looks for the container before, once this one is there.
@@ -101,12 +101,12 @@ impl Records {
             Ok(())
         };
         forward.reply.push(step(OnReply::Observe(Box::new(observe))));
-        forward.end.push(OnEnd(Box::new(move |code| {
+        forward.end.push(step(OnEnd(Box::new(move |code| {
             let id = id.lock().unwrap_or_else(PoisonError::into_inner);
             if code == Code::Ok && !id.is_empty() {
                 recorder.created(request, &id);
             }
-        })));
+        }))));
     }
 
     /// Takes the records out of the messages of a reply.
@@ -127,14 +127,14 @@ impl Records {
             let wanted = self.recorder.wants_labels().then(|| Arc::new(Mutex::new(Vec::new())));
             labels = wanted.clone();
             let (recorder, mark, taken) = (self.recorder.clone(), self.recorder.mark(), taken.clone());
-            forward.end.push(OnEnd(Box::new(move |code| {
+            forward.end.push(step(OnEnd(Box::new(move |code| {
                 if code == Code::Ok {
                     let labels = wanted.map(|labels| {
                         std::mem::take(&mut *labels.lock().unwrap_or_else(PoisonError::into_inner))
                     });
                     recorder.listed(mark, taken.load(Ordering::Relaxed), labels);
                 }
-            })));
+            }))));
         }
         let (metrics, method) = (self.metrics.clone(), call.method);
         let map = move |message: &Bytes| {

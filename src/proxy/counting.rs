@@ -3,6 +3,7 @@
 use crate::cri::frame::{Piece, Walker};
 use crate::cri::plan::{OnReply, Step};
 use crate::error::Error;
+use crate::proxy::replies::guarded;
 use crate::wire::{self, Counter};
 
 /// The messages of one reply, counted by steps that want nothing but a number.
@@ -37,9 +38,15 @@ impl Counting {
             Piece::End => {
                 for (step, counter) in steps.iter_mut().zip(counters.iter_mut()) {
                     let OnReply::Count(field, then) = &mut step.action else { continue };
-                    match std::mem::replace(counter, Counter::new(*field)).finish() {
-                        Ok(number) => then(number),
-                        Err(error) => failed(step, error.into()),
+                    let counted = std::mem::replace(counter, Counter::new(*field)).finish();
+                    let told = counted.map_err(Error::from).and_then(|number| {
+                        guarded(|| {
+                            then(number);
+                            Ok(())
+                        })
+                    });
+                    if let Err(error) = told {
+                        failed(step, error);
                     }
                 }
             }

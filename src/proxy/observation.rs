@@ -6,9 +6,10 @@ use std::time::Instant;
 use tonic::Code;
 
 use crate::cri::Method;
-use crate::cri::plan::OnEnd;
+use crate::cri::plan::{OnEnd, Step};
 use crate::error::{Error, Origin};
 use crate::metrics::{self, Metrics};
+use crate::proxy::replies::{failure, guarded};
 
 /// One call, from its head to its end.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(super) struct Observation {
     /// crisp's own words on a failure. The runtime's words are not logged: they may hold what nobody should read.
     words: Option<String>,
     /// Features that want to know how the call ended.
-    end: Vec<OnEnd>,
+    end: Vec<Step<OnEnd>>,
 }
 
 impl Observation {
@@ -65,7 +66,7 @@ impl Observation {
     }
 
     /// Whom to tell how the call ended.
-    pub(super) fn tell(&mut self, end: Vec<OnEnd>) {
+    pub(super) fn tell(&mut self, end: Vec<Step<OnEnd>>) {
         self.end = end;
     }
 }
@@ -88,8 +89,15 @@ impl Drop for Observation {
                 "call failed"
             );
         }
-        for OnEnd(end) in self.end.drain(..) {
-            end(code);
+        for Step { feature, policy, action: OnEnd(end) } in self.end.drain(..) {
+            // A panic here would end the connection, and the process if there are two.
+            let told = guarded(|| {
+                end(code);
+                Ok(())
+            });
+            if let Err(error) = told {
+                failure(error, feature, policy, "end", &self.metrics);
+            }
         }
     }
 }

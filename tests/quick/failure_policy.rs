@@ -2,7 +2,7 @@
 //! each of its steps, and a metric counts it.
 
 use bytes::Bytes;
-use crisp::cri::plan::{OnReply, Step};
+use crisp::cri::plan::{OnEnd, OnReply, Step};
 use crisp::cri::{Call, Forward, Method, Plan, Policy};
 use crisp::error::Error;
 use crisp::intercept::Features;
@@ -134,6 +134,34 @@ async fn what_cannot_be_read_goes_on_and_is_counted() {
     // The request of the first call and its reply, the reply of the second.
     eventually("all are counted", || failures() == 3.0).await;
     assert_eq!(crisp.metric("crisp_intercepted_requests_total{method=\"CreateContainer\"}"), 0.0);
+}
+
+/// Broke: a panic while a reply was counted, or at the end of a call, was the end of the connection, and two at once were
+/// that of the process.
+#[tokio::test]
+async fn a_panic_is_a_failure_of_its_feature_and_no_more() {
+    for step in ["count", "end"] {
+        let plan = move |_: &Call, forward: &mut Forward| -> Result<Option<Plan>, Error> {
+            let policy = Policy::Open;
+            if step == "count" {
+                let action = OnReply::Count(1, Box::new(|_| panic!("as it should")));
+                forward.reply.push(Step { feature: "failing", policy, action });
+            } else {
+                let action = OnEnd(Box::new(|_| panic!("as it should")));
+                forward.end.push(Step { feature: "failing", policy, action });
+            }
+            Ok(None)
+        };
+        let crisp = InProcess::with(move |_, _| everywhere(vec![feature("failing", Policy::Open, plan)]));
+        let reply = Reply::of(&[b"\x0a\x01x"]);
+        let _runtime = FakeRuntime::answering(&crisp.runtime_socket(), reply.clone());
+        let client = crisp.client().await;
+        let (first, second) = tokio::join!(client.unary(PULL, b""), client.unary(PULL, b""));
+        assert_eq!((first.unwrap(), second.unwrap()), (reply.clone(), reply.clone()), "{step}");
+        assert_eq!(client.unary(PULL, b"").await.unwrap(), reply, "the connection is there");
+        let failures = || crisp.metric("crisp_intercept_failures_total{feature=\"failing\"");
+        eventually("all are counted", || failures() == 3.0).await;
+    }
 }
 
 fn joined(reply: Reply) -> Reply {

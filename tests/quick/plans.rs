@@ -283,7 +283,8 @@ async fn the_end_of_a_call_is_told_with_its_code() {
     let crisp = InProcess::with(move |_, _| {
         let end = move |_: &Call, forward: &mut Forward| {
             let tell = tell.clone();
-            forward.end.push(OnEnd(Box::new(move |code| tell.send(code).unwrap())));
+            let action = OnEnd(Box::new(move |code| tell.send(code).unwrap()));
+            forward.end.push(Step { feature: "end", policy: Policy::Open, action });
             Ok(None)
         };
         everywhere(vec![feature("end", Policy::Open, end)])

@@ -45,6 +45,12 @@ async fn is_lost(client: &mut RawFrames, stream: u32, words: &str, what: &str) {
     assert!(has(&end, words), "{what}: {text}");
 }
 
+/// Asserts that a call ended as one that nobody has looked at: who made it may make it again.
+async fn is_refused(client: &mut RawFrames, stream: u32, what: &str) {
+    const REFUSED_STREAM: [u8; 4] = [0, 0, 0, 7];
+    assert_eq!(client.until(RST_STREAM, stream).await.payload, REFUSED_STREAM, "{what}");
+}
+
 /// Asserts that the next call gets a new connection, and its answer.
 async fn is_answered_anew(listener: &UnixListener, client: &mut RawFrames, stream: u32) {
     client.write(&[call(stream)]).await;
@@ -228,10 +234,10 @@ async fn calls_that_a_leaving_runtime_has_seen_go_on() {
     let mut leaving = RawFrames::accept(&listener, &[]).await;
     leaving.until(DATA, 5).await;
     leaving.write(&[go_away(MOST_WINDOW, NO_ERROR), go_away(3, NO_ERROR)]).await;
-    is_lost(&mut client, 5, "it laid the connection down", "not seen").await;
+    is_refused(&mut client, 5, "not seen").await;
     is_answered_anew(&listener, &mut client, 7).await;
     leaving.write(&[go_away(1, NO_ERROR)]).await;
-    is_lost(&mut client, 3, "it laid the connection down", "not seen after all").await;
+    is_refused(&mut client, 3, "not seen after all").await;
     leaving.write(&[whole_reply(3, b"too late"), whole_reply(1, b"well")]).await;
     assert_eq!(client.reply(1).await.0, b"well");
     // Nothing is left to do on it.

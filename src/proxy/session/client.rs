@@ -59,10 +59,12 @@ impl Session {
                 }
             }
             Event::Settings { change } => {
-                for call in self.streams.values_mut() {
-                    call.reply.window += change;
-                    if call.reply.window > i64::from(MOST_WINDOW) {
-                        return Err(Fault::window());
+                if change != 0 {
+                    for call in self.streams.values_mut() {
+                        call.reply.window += change;
+                        if call.reply.window > i64::from(MOST_WINDOW) {
+                            return Err(Fault::window());
+                        }
                     }
                 }
                 self.stirred = true;

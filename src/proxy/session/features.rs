@@ -40,7 +40,7 @@ pub(super) struct Forwarding {
     message: Bytes,
     changes: Vec<Step<Patch>>,
     reply: Vec<Step<OnReply>>,
-    end: Vec<OnEnd>,
+    end: Vec<Step<OnEnd>>,
 }
 
 impl Session {

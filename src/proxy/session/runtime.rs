@@ -75,8 +75,9 @@ impl Session {
                 }
             }
             Event::Settings { change } => {
-                for id in up.calls.values() {
-                    if let Some(stream) = self.streams.get_mut(id) {
+                if change != 0 {
+                    for id in up.calls.values() {
+                        let Some(stream) = self.streams.get_mut(id) else { continue };
                         stream.request.window += change;
                         if stream.request.window > i64::from(MOST_WINDOW) {
                             return Err(Fault::window());
@@ -93,7 +94,7 @@ impl Session {
         Ok(())
     }
 
-    /// The runtime lays a connection down: what it has not looked at fails, the rest goes on, and what has not been sent
+    /// The runtime lays a connection down: what it has not looked at is refused, the rest goes on, and what has not been sent
     /// gets a new one.
     fn leaves(&mut self, place: usize, last: u32, reason: Reason) {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
@@ -106,7 +107,7 @@ impl Session {
         let error = up.endpoint.lost(&format_args!("it laid the connection down (reason {})", reason.0));
         self.take_out_of_use(service, place);
         for id in refused {
-            self.fail(id, &error);
+            self.refuse(id, &error);
         }
         for id in waiting {
             self.ask_again(id);

@@ -1,5 +1,7 @@
 //! What goes out: pieces as far as there is room, answers of crisp itself, and the end of a call.
 
+use std::collections::VecDeque;
+
 use crate::cri::Raw;
 use crate::cri::raw::error_trailers;
 use crate::error::Error;
@@ -109,16 +111,26 @@ impl Session {
         }
     }
 
-    /// Sends what waits, now that there may be room.
+    /// Sends what waits, now that there may be room. Who finds none stays first, who got some comes last next time.
     pub(super) fn send_what_waits(&mut self) {
+        let mut stay = VecDeque::new();
         for _ in 0..self.requests_waiting.len() {
             let Some(id) = self.requests_waiting.pop_front() else { break };
-            if let Some(stream) = self.streams.get_mut(&id) {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let up = stream.link.and_then(|link| self.ups.get(link.up)?.as_ref());
+            if up.is_some_and(|up| !up.peer.takes_data()) {
+                stay.push_back(id);
+            } else {
                 stream.request_listed = false;
                 self.send_request(id);
             }
         }
+        stay.append(&mut self.requests_waiting);
+        self.requests_waiting = stay;
         for _ in 0..self.replies_waiting.len() {
+            if !self.down.takes_data() {
+                break;
+            }
             let Some(id) = self.replies_waiting.pop_front() else { break };
             if let Some(stream) = self.streams.get_mut(&id) {
                 stream.reply_listed = false;
@@ -175,6 +187,17 @@ impl Session {
         }
     }
 
+    /// Ends a call that the runtime has not looked at. Who hears that may try it again without a second thought, and does.
+    pub(super) fn refuse(&mut self, id: u32, error: &Error) {
+        match self.streams.get_mut(&id) {
+            Some(stream) if !stream.head_sent => {
+                stream.observation.failed(error);
+                self.remove(id, Some(Reason::REFUSED_STREAM), None);
+            }
+            _ => self.fail(id, error),
+        }
+    }
+
     /// The runtime has no more part in a call, and what is left of the request has no receiver: it is read and credited
     /// all the same. If the runtime does not know that yet, it is told with this reason.
     pub(super) fn let_go_of_request(&mut self, id: u32, reason: Option<Reason>) {
@@ -205,7 +228,8 @@ impl Session {
         }
         self.down.pass(stream.request.clear());
         // Who never makes room never has the lists gone through.
-        for list in [&mut self.requests_waiting, &mut self.replies_waiting] {
+        let queues = self.ups.iter_mut().flatten().map(|up| &mut up.waiting);
+        for list in [&mut self.requests_waiting, &mut self.replies_waiting].into_iter().chain(queues) {
             if list.len() > 2 * self.streams.len() + MANY {
                 list.retain(|id| self.streams.contains_key(id));
             }

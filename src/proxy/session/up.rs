@@ -29,7 +29,7 @@ pub(super) struct Up {
     pub(super) calls: HashMap<u32, u32>,
     /// The next number for a call.
     next: u32,
-    /// Calls that wait until the runtime takes one more.
+    /// Calls that wait until the runtime takes one more, and some that waited.
     pub(super) waiting: VecDeque<u32>,
     /// It takes no new calls.
     pub(super) leaving: bool,
@@ -156,7 +156,7 @@ impl Session {
             if was_there {
                 // Nothing of it was sent, so that a new connection repeats nothing.
                 self.ask_again(id);
-            } else {
+            } else if self.is_queued(id) {
                 self.fail(id, error);
             }
         }
@@ -241,11 +241,6 @@ impl Session {
     /// The runtime has no more part in a call. If it does not know that yet, it is told with this reason.
     pub(super) fn unlink(&mut self, id: u32, reason: Option<Reason>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if matches!(stream.state, State::Queued(_)) {
-            for up in self.ups.iter_mut().flatten() {
-                up.waiting.retain(|waiting| *waiting != id);
-            }
-        }
         let Some(link) = stream.link.take() else { return };
         let Some(up) = self.ups.get_mut(link.up).and_then(Option::as_mut) else { return };
         up.peer.pass(stream.reply.forgive());
@@ -273,12 +268,17 @@ impl Session {
         }
     }
 
-    /// Sends a call that waited.
+    /// Whether a call still waits: one that was given up stays in the queue until its turn comes.
+    fn is_queued(&self, id: u32) -> bool {
+        self.streams.get(&id).is_some_and(|stream| matches!(stream.state, State::Queued(_)))
+    }
+
+    /// Sends a call that waited, if it still does.
     pub(super) fn ask_again(&mut self, id: u32) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        if !matches!(stream.state, State::Queued(_)) {
+        if !self.is_queued(id) {
             return;
         }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         if let State::Queued(head) = std::mem::replace(&mut stream.state, State::Passing) {
             let fields = self.ask(id, *head);
             self.down.recycle(fields);
