@@ -45,6 +45,8 @@ mod sockets;
 mod api_server;
 #[path = "../support/container_runtime.rs"]
 mod container_runtime;
+#[path = "../support/cri_messages.rs"]
+mod cri_messages;
 #[path = "../support/embedded.rs"]
 mod embedded;
 #[path = "../support/image_list.rs"]
