@@ -23,6 +23,10 @@ struct Parts {
     body: Vec<Bytes>,
     /// `None` for a reply that consists of its head alone ("trailers-only").
     trailers: Option<HeaderMap>,
+    /// Who says it, or is to blame that crisp says it.
+    origin: Origin,
+    /// crisp's own words on a failure.
+    words: Option<String>,
 }
 
 // === impl Raw ===
@@ -30,21 +34,49 @@ struct Parts {
 impl Raw {
     /// A reply as it came from the runtime.
     pub fn new(status: StatusCode, head: HeaderMap, body: Vec<Bytes>, trailers: Option<HeaderMap>) -> Self {
-        Self { inner: Arc::new(Parts { status, head, body, trailers }) }
+        let (origin, words) = (Origin::Runtime, None);
+        Self { inner: Arc::new(Parts { status, head, body, trailers, origin, words }) }
     }
 
     /// A successful unary reply made by crisp.
     pub fn message(message: &[u8]) -> Self {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
-        Self::new(StatusCode::OK, grpc_head(), vec![Frame::of_message(message).into_bytes()], Some(trailers))
+        Self::made(
+            grpc_head(),
+            vec![Frame::of_message(message).into_bytes()],
+            Some(trailers),
+            Origin::Crisp,
+            None,
+        )
     }
 
     /// A refusal made by crisp.
     pub fn error(error: &Error) -> Self {
         let mut head = grpc_head();
         head.extend(error_trailers(error));
-        Self::new(StatusCode::OK, head, Vec::new(), None)
+        Self::made(head, Vec::new(), None, error.origin(), Some(error.message().to_owned()))
+    }
+
+    fn made(
+        head: HeaderMap,
+        body: Vec<Bytes>,
+        trailers: Option<HeaderMap>,
+        origin: Origin,
+        words: Option<String>,
+    ) -> Self {
+        let status = StatusCode::OK;
+        Self { inner: Arc::new(Parts { status, head, body, trailers, origin, words }) }
+    }
+
+    /// Who says it, or is to blame that crisp says it.
+    pub fn origin(&self) -> Origin {
+        self.inner.origin
+    }
+
+    /// crisp's own words on a failure. Those of the runtime are on the wire only.
+    pub fn words(&self) -> Option<&str> {
+        self.inner.words.as_deref()
     }
 
     /// HTTP status of the head; 200 for every gRPC reply.

@@ -16,9 +16,11 @@ use crate::http2::input::Input;
 use crate::http2::settings::{self, Settings};
 use crate::http2::{Field, Fields};
 
-/// Windows as measured best for 300 KiB lists; small calls do not care.
+/// A window as measured best for 300 KiB lists; small calls do not care.
 pub(crate) const STREAM_WINDOW: u32 = 1024 * 1024;
-pub(super) const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// What all calls of a connection together may have waiting here. When that many stand still with a whole window each, the
+/// others stand still too.
+pub(super) const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 /// grpc-go's limit. A smaller one loses long error messages, and the connection with them.
 pub(super) const HEADER_LIST: usize = 16 * 1024 * 1024;
 /// Frames that a block of header fields may come in. Small frames are no reason to read for ever.

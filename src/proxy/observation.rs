@@ -1,15 +1,18 @@
 //! What is counted and logged of one call. Made when the call comes, told on drop, so that no way out is missed.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tonic::Code;
 
-use crate::cri::Method;
 use crate::cri::plan::{OnEnd, Step};
+use crate::cri::{Method, Raw};
 use crate::error::{Error, Origin};
 use crate::metrics::{self, Metrics};
 use crate::proxy::replies::{failure, guarded};
+
+/// A caller's clock started before its call came here, and may be that much ahead.
+const IN_TIME: Duration = Duration::from_millis(50);
 
 /// One call, from its head to its end.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(super) struct Observation {
     /// The path, if the method does not tell it.
     path: Option<Box<str>>,
     started: Instant,
+    /// How long the caller waits.
+    timeout: Option<Duration>,
     /// How the call ended and by whose doing. Until it is known, the caller went away.
     outcome: (Code, Origin),
     /// crisp's own words on a failure. The runtime's words are not logged: they may hold what nobody should read.
@@ -28,13 +33,19 @@ pub(super) struct Observation {
 }
 
 impl Observation {
-    pub(super) fn start(metrics: Arc<Metrics>, method: Method, path: &str) -> Self {
+    pub(super) fn start(
+        metrics: Arc<Metrics>,
+        method: Method,
+        path: &str,
+        timeout: Option<Duration>,
+    ) -> Self {
         if let Some(handles) = metrics.method(method) {
             handles.in_flight.inc();
         }
         let outcome = (Code::Cancelled, Origin::Kubelet);
         let path = (method == Method::OTHER).then(|| clip(path).into());
-        Self { metrics, method, path, started: Instant::now(), outcome, words: None, end: Vec::new() }
+        let started = Instant::now();
+        Self { metrics, method, path, started, timeout, outcome, words: None, end: Vec::new() }
     }
 
     pub(super) fn request_bytes(&self, count: usize) {
@@ -54,9 +65,17 @@ impl Observation {
         self.outcome = (code, Origin::Runtime);
     }
 
-    /// crisp answered the call itself.
-    pub(super) fn crisp_said(&mut self, code: Code) {
-        self.outcome = (code, Origin::Crisp);
+    /// The call was answered with a whole reply.
+    pub(super) fn answered(&mut self, raw: &Raw) {
+        self.outcome = (raw.code(), raw.origin());
+        self.words = raw.words().map(str::to_owned);
+    }
+
+    /// The caller gave the call up. If its time was over, that is the fault of who had the call.
+    pub(super) fn given_up(&mut self, keeper: Origin) {
+        if self.timeout.is_some_and(|timeout| self.started.elapsed() + IN_TIME >= timeout) {
+            self.outcome = (Code::DeadlineExceeded, keeper);
+        }
     }
 
     /// crisp ended the call with this error.

@@ -19,6 +19,7 @@ use futures_util::future::{Abortable, BoxFuture};
 use futures_util::stream::FuturesUnordered;
 use tokio::net::UnixStream;
 
+use crate::cri::frame::MAX_COLLECTED;
 use crate::cri::method::Service;
 use crate::error::{Error, Kind, Origin};
 use crate::http2::{Fault, MOST_WINDOW, Peer, Reason};
@@ -51,10 +52,23 @@ struct Session {
     stirred: bool,
     /// The client has said something.
     heard: bool,
-    /// Frames of the client have been read and not looked at, because too much waited to be written.
+    /// Frames of the client have been read and not looked at, because too much waited to be written or others had their turn.
     unread: bool,
+    /// Bytes of what was asked that wait here until they can be looked at or sent, heads included.
+    held: usize,
+    /// What it has cost so far to go through what was read.
+    effort: usize,
     leaving: Leaving,
 }
+
+/// How often each side is read in one turn of a client, before others have theirs.
+const ROUNDS: usize = 2;
+
+/// What it may cost to go through what was read, before the rest waits. A frame costs one; what costs more says so.
+const MOST_EFFORT: usize = 256;
+
+/// What one client may have waiting here: more than the largest message that is looked at.
+const MOST_HELD: usize = 2 * MAX_COLLECTED;
 
 /// How far an orderly end is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -112,16 +126,18 @@ impl Session {
             stirred: false,
             heard: false,
             unread: false,
+            held: 0,
+            effort: 0,
             leaving: Leaving::Not,
         }
     }
 
-    /// Does all that can be done. Ready when the client has left or nothing is left to do for it.
+    /// Does what can be done in a turn. Ready when the client has left or nothing is left to do for it.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
+        for _ in 0..ROUNDS {
             // The runtime first: a connection that it has closed must not get one more call.
             let mut moved = self.poll_runtimes(cx);
-            if self.leaving < Leaving::Now && !self.is_overfull() {
+            if self.leaving < Leaving::Now && !self.down.is_overfull() {
                 match if self.unread { Poll::Ready(Ok(1)) } else { self.down.poll_read(cx) } {
                     Poll::Pending => {}
                     Poll::Ready(read) => {
@@ -154,6 +170,9 @@ impl Session {
                 return Poll::Pending;
             }
         }
+        // Woken again when others have had their turn, and those who have something to say have been found.
+        let _pending = std::pin::pin!(tokio::task::yield_now()).poll(cx);
+        Poll::Pending
     }
 
     /// Writes what is to be written. Gives whether something that waits may go on.
@@ -173,11 +192,6 @@ impl Session {
         // Reading goes on, whether or not there will ever be more room.
         moved |= was_overfull && !self.down.is_overfull();
         Ok(moved)
-    }
-
-    /// Whether so much waits to be written that reading more of the client must wait.
-    fn is_overfull(&self) -> bool {
-        self.down.is_overfull() || self.ups.iter().flatten().any(|up| up.peer.is_overfull())
     }
 
     fn is_over(&self) -> bool {
@@ -215,6 +229,7 @@ impl Session {
             Origin::Crisp,
             "crisp is shutting down and this call did not end in time; try again",
         );
+        self.forget_waiting();
         for id in self.ids(|_| true) {
             // What waits for room may wait for ever. Its sender is credited with it as it is let go.
             self.let_go_of_request(id, Some(Reason::CANCEL));
@@ -231,10 +246,22 @@ impl Session {
     fn client_fault(&mut self, fault: Fault) {
         tracing::debug!(connection = self.id, why = fault.why, "a client broke the rules of HTTP/2");
         self.down.go_away(self.last, fault.reason);
+        self.forget_waiting();
         for id in self.ids(|_| true) {
             self.remove(id, None, Some(Reason::CANCEL));
         }
         self.leaving = Leaving::Now;
+    }
+
+    /// More of what was asked waits here.
+    fn hold(&mut self, id: u32, bytes: usize) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.held += bytes;
+        self.held += bytes;
+        if self.held > MOST_HELD {
+            let words = "too many and too large requests of this client wait; try again when some have ended";
+            self.fail(id, &Error::new(Kind::Exhausted, Origin::Kubelet, words));
+        }
     }
 
     fn ids(&self, wanted: impl Fn(&Stream) -> bool) -> Vec<u32> {

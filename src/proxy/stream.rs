@@ -3,9 +3,9 @@
 use futures_util::future::AbortHandle;
 use tonic::Code;
 
-use crate::cri::Method;
 use crate::cri::frame::Splitter;
 use crate::cri::method::Service;
+use crate::cri::{Method, Raw};
 use crate::http2::{Fields, Flow};
 use crate::proxy::observation::Observation;
 use crate::proxy::replies::Replies;
@@ -25,6 +25,8 @@ pub(super) struct Stream {
     /// Whether it is in the session's lists of what waits for room.
     pub(super) request_listed: bool,
     pub(super) reply_listed: bool,
+    /// Bytes of the request that count as waiting in the session.
+    pub(super) held: usize,
     /// Who looks at the reply.
     pub(super) replies: Option<Replies>,
     /// The client has the head of the reply.
@@ -63,10 +65,12 @@ pub(super) struct Link {
 }
 
 /// Who ended a call, and how.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Outcome {
+    /// The runtime, on this very call.
     Runtime(Code),
-    Crisp(Code),
+    /// A whole reply that was had otherwise.
+    Answered(Raw),
 }
 
 impl Stream {
@@ -80,6 +84,7 @@ impl Stream {
             reply: Flow::new(window),
             request_listed: false,
             reply_listed: false,
+            held: 0,
             replies: None,
             head_sent: false,
             outcome: None,
@@ -91,7 +96,7 @@ impl Stream {
     pub(super) fn note_outcome(&mut self) {
         match self.outcome.take() {
             Some(Outcome::Runtime(code)) => self.observation.runtime_said(code),
-            Some(Outcome::Crisp(code)) => self.observation.crisp_said(code),
+            Some(Outcome::Answered(raw)) => self.observation.answered(&raw),
             None => {}
         }
     }

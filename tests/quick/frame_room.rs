@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::net::UnixListener;
 
+use crisp::cri::Method;
+
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PADDED, PING, RawFrames, body, call_block,
@@ -162,4 +164,30 @@ async fn heads_that_grow_on_their_way_do_not_pile_up() {
     }
     let grown = resident().saturating_sub(before);
     assert!(grown < 300 << 20, "{grown}");
+    // Broke: who was not read on was not seen leaving either, as long as the runtime did not read.
+    drop(client);
+    eventually("the client is gone", || crisp.metric("crisp_downstream_connections") == 1.0).await;
+}
+
+/// Broke: heads were kept without end while their messages were waited for: 4 KB cost 16 MB.
+#[tokio::test]
+async fn heads_of_calls_that_are_looked_at_do_not_pile_up() {
+    const HEADS: u32 = 100;
+    let (_crisp, _listener, mut client) = scene(&[]).await;
+    let path = Method::RUN_POD_SANDBOX.path();
+    let large = [&[0x40, 1, b'x', 0x7f, 0xa1, 0x1e][..], &[b'y'; 4_000]].concat();
+    client.write(&[frame(HEADERS, END_HEADERS, 1, &[call_block(path), large].concat())]).await;
+    let before = resident();
+    let next = [call_block(path), vec![0xbe; 1_000]].concat();
+    let heads: Vec<_> = (1..HEADS).map(|number| frame(HEADERS, END_HEADERS, number * 2 + 1, &next)).collect();
+    client.write(&heads).await;
+    let refused = client.settle().await.iter().filter(|frame| frame.kind == HEADERS).count();
+    // Four megabytes each, and 128 may wait.
+    assert!((60..70).contains(&refused), "{refused}");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 300 << 20, "{grown}");
+    // When some have gone there is room again.
+    client.write(&[cancel(3), frame(HEADERS, END_HEADERS, HEADS * 2 + 1, &next)]).await;
+    let came = client.settle().await;
+    assert!(came.iter().all(|frame| frame.kind != HEADERS), "{came:?}");
 }

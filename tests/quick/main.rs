@@ -16,6 +16,7 @@ mod embedded_images;
 mod embedded_pull;
 mod embedded_records;
 mod failure_policy;
+mod fairness;
 mod frame_room;
 mod frames;
 mod hash_shield;

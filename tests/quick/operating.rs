@@ -1,11 +1,12 @@
 //! Protects: what an operator sees: exit codes, error texts, status, health, metrics and log lines.
 
 use std::process::Output;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::binary::{Place, crisp, free_address};
-use crate::support::bytes_on_the_wire::Reply;
+use crate::support::bytes_on_the_wire::{Reply, framed, headers, request};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::http_get::get;
 use crate::support::in_process::sum;
@@ -13,6 +14,7 @@ use crate::support::random::field;
 use crate::support::wait::eventually;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+const HANGS: &str = "/runtime.v1.RuntimeService/ExecSync";
 
 /// Runs crisp to its end, without blocking the runtime that it may talk to.
 async fn run(arguments: &[&str]) -> Output {
@@ -29,13 +31,13 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A runtime that says who it is and knows nothing else.
+/// A runtime that says who it is, never answers to one call, and knows nothing else.
 fn runtime(place: &Place) -> FakeRuntime {
     FakeRuntime::start(&place.runtime(), |incoming| async move {
-        let reply = if incoming.path() == VERSION {
-            Reply::of(&[&[field(2, b"fake"), field(3, b"9.9"), field(4, b"v1")].concat()])
-        } else {
-            Reply::error("12", "unknown%20method")
+        let reply = match incoming.path() {
+            VERSION => Reply::of(&[&[field(2, b"fake"), field(3, b"9.9"), field(4, b"v1")].concat()]),
+            HANGS => std::future::pending().await,
+            _ => Reply::error("12", "unknown%20method"),
         };
         incoming.answer(&reply).await;
     })
@@ -199,6 +201,8 @@ async fn metrics_name_known_methods_and_no_other() {
     assert!(scrape.contains("crisp_build_info{"), "{scrape}");
 }
 
+/// Broke: what the runtime said of a pull that crisp makes itself was told as crisp's fault, and a runtime that did not
+/// answer in time as a whim of the kubelet's.
 #[tokio::test]
 async fn a_failed_call_is_one_line_of_json() {
     let place = Place::new();
@@ -208,20 +212,33 @@ async fn a_failed_call_is_one_line_of_json() {
     let _fake = runtime(&place);
     client.unary("/runtime.v1.RuntimeService/Status", b"").await.unwrap();
     client.unary(VERSION, b"").await.unwrap();
+    client.unary("/runtime.v1.ImageService/PullImage", &field(1, &field(1, b"nginx"))).await.unwrap();
+    for timeout in ["100m", "1H"] {
+        let head = request(HANGS, &headers(&[("grpc-timeout", timeout)]));
+        let call = client.start(head, &[framed(b"")], None).await.unwrap();
+        if timeout == "100m" {
+            // Its time passes.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        drop(call);
+    }
     drop(client);
     let lines = || -> Vec<Value> {
         let log = crisp.log();
         let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
         lines.filter(|line| line["message"] == "call failed").collect()
     };
-    eventually("both failures are logged", || lines().len() >= 2).await;
+    eventually("all failures are logged", || lines().len() >= 5).await;
     let lines = lines();
     let seen: Vec<_> = lines.iter().map(|line| (&line["method"], &line["code"], &line["origin"])).collect();
     let expected = [
         ("/runtime.v1.ImageService/PullImage", "UNAVAILABLE", "runtime"),
         ("/runtime.v1.RuntimeService/Status", "UNIMPLEMENTED", "runtime"),
+        ("/runtime.v1.ImageService/PullImage", "UNIMPLEMENTED", "runtime"),
+        (HANGS, "DEADLINE_EXCEEDED", "runtime"),
+        (HANGS, "CANCELLED", "kubelet"),
     ];
-    assert_eq!(seen.len(), 2, "one line per failed call: {lines:?}");
+    assert_eq!(seen.len(), expected.len(), "one line per failed call: {lines:?}");
     for ((method, code, origin), (m, c, o)) in seen.into_iter().zip(expected) {
         assert_eq!((method, code, origin), (&m.into(), &c.into(), &o.into()));
     }

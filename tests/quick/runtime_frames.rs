@@ -226,6 +226,47 @@ async fn words_of_a_lost_connection_are_nobodys() {
     assert_eq!(client.reply(3).await.0, b"for the third");
 }
 
+/// Broke: the same where the runtime lays the connection down and has seen no call on it. The next connection took its place
+/// while its words were gone through.
+#[tokio::test]
+async fn words_of_a_connection_that_was_laid_down_are_nobodys() {
+    let (_crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[call(1)]).await;
+    let mut left = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 1)]).await;
+    left.until(DATA, 1).await;
+    left.settle().await;
+    client.write(&[call(3)]).await;
+    client.settle().await;
+    left.write(&[go_away(0, 0), whole_reply(1, b"not for the third"), reset(1, 7)]).await;
+    is_refused(&mut client, 1, "nobody has looked at it").await;
+    let mut runtime = RawFrames::accept(&listener, &[]).await;
+    runtime.until(DATA, 1).await;
+    runtime.write(&[whole_reply(1, b"for the third")]).await;
+    assert_eq!(client.reply(3).await.0, b"for the third");
+}
+
+/// Broke: each call that was ended made room for one that waited, which was sent to the runtime and ended in turn.
+#[tokio::test]
+async fn calls_that_wait_are_not_begun_to_be_ended() {
+    for shut_down in [true, false] {
+        let (crisp, listener, mut client) = scene(&[]).await;
+        client.write(&[call(1)]).await;
+        let mut runtime = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 1)]).await;
+        runtime.until(DATA, 1).await;
+        runtime.settle().await;
+        client.write(&(1..20).map(|number| call(2 * number + 1)).collect::<Vec<_>>()).await;
+        client.settle().await;
+        if shut_down {
+            crisp.shutdown.end();
+        } else {
+            client.write(&[frame(DATA, 0, 0, b"breaks the rules")]).await;
+        }
+        while let Some(frame) = runtime.next().await {
+            assert!(frame.kind != HEADERS, "{frame:?}, shut down: {shut_down}");
+        }
+    }
+}
+
 /// A runtime that lays its connection down says which calls it has seen: those go on, the others fail.
 #[tokio::test]
 async fn calls_that_a_leaving_runtime_has_seen_go_on() {

@@ -1,23 +1,30 @@
 //! What the client says.
 
 use crate::cri::Method;
+use crate::cri::call::grpc_timeout;
 use crate::cri::frame::Splitter;
 use crate::cri::method::Service;
+use crate::error::Origin;
 use crate::http2::{End, Event, Fault, Fields, MOST_WINDOW, Reason, STREAM_WINDOW};
 use crate::proxy::head;
 use crate::proxy::observation::Observation;
-use crate::proxy::session::{Leaving, Session};
+use crate::proxy::session::{Leaving, MOST_EFFORT, Session};
 use crate::proxy::stream::{State, Stream};
 
+/// Bytes of header fields, and calls whose windows change, that cost as much as a frame.
+const MUCH_AT_ONCE: usize = 1024;
+pub(super) const MANY_AT_ONCE: usize = 32;
+
 impl Session {
-    /// Goes through the frames that have been read.
+    /// Goes through the frames that have been read, as many as a turn has time for.
     pub(super) fn read_client(&mut self) {
         let mut input = self.down.take_input();
-        self.unread = false;
+        self.effort = 0;
         while self.leaving < Leaving::Now {
-            if self.is_overfull() {
-                // A byte of a head may stand for thousands.
-                self.unread = true;
+            self.effort += 1;
+            // A byte of a head may stand for thousands.
+            self.unread = self.down.is_overfull() || self.effort > MOST_EFFORT;
+            if self.unread {
                 break;
             }
             let done = match input.next_frame() {
@@ -44,6 +51,11 @@ impl Session {
             }
             Event::Reset { stream, reason } => {
                 self.is_known(stream)?;
+                if let Some(call) = self.streams.get_mut(&stream) {
+                    // What crisp waits for is what the call asked for.
+                    let at_runtime = matches!(call.state, State::Passing | State::Queued(_));
+                    call.observation.given_up(if at_runtime { Origin::Runtime } else { Origin::Kubelet });
+                }
                 self.remove(stream, None, Some(reason));
             }
             Event::Room { stream, by } => {
@@ -60,6 +72,7 @@ impl Session {
             }
             Event::Settings { change } => {
                 if change != 0 {
+                    self.effort += self.streams.len() / MANY_AT_ONCE;
                     for call in self.streams.values_mut() {
                         call.reply.window += change;
                         if call.reply.window > i64::from(MOST_WINDOW) {
@@ -122,16 +135,19 @@ impl Session {
         };
         let (method, service) = (Method::of_path(path), Service::of_path(path));
         self.proxy.usage.saw(service);
-        let observation = Observation::start(self.proxy.metrics.clone(), method, path);
+        let observation = Observation::start(self.proxy.metrics.clone(), method, path, grpc_timeout(&fields));
         let mut stream = Stream::new(method, service, self.down.settings.window, observation);
         if end {
             stream.request.source_done = true;
             stream.request.end = Some(End::Flag);
         }
+        let size = fields.size();
+        self.effort += size / MUCH_AT_ONCE;
         let looked_at = !end && !self.proxy.router.route(method).is_empty();
         if looked_at {
             stream.state = State::Collecting { head: Box::new(fields), splitter: Splitter::default() };
             self.streams.insert(id, stream);
+            self.hold(id, size);
         } else {
             self.streams.insert(id, stream);
             let fields = self.ask(id, fields);
@@ -159,6 +175,7 @@ impl Session {
                 if end {
                     stream.request.end = Some(End::Flag);
                 }
+                self.hold(id, content.len());
                 self.request_passed(id, length);
                 self.collected(id);
             }
@@ -186,7 +203,10 @@ impl Session {
             return self.remove(id, Some(Reason::STREAM_CLOSED), Some(Reason::CANCEL));
         }
         stream.request.source_done = true;
+        let size = fields.size();
         stream.request.end = Some(End::Trailers(Box::new(fields)));
+        self.hold(id, size);
+        let Some(stream) = self.streams.get_mut(&id) else { return };
         match stream.state {
             State::Collecting { .. } => self.collected(id),
             State::Passing => self.send_request(id),

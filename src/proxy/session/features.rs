@@ -98,6 +98,7 @@ impl Session {
                 }
             }
             answered => {
+                self.held -= std::mem::take(&mut stream.held);
                 // What is forwarded is counted on its way.
                 stream.observation.request_bytes(frame.into_bytes().len());
                 match answered {

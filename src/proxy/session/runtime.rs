@@ -6,17 +6,20 @@ use crate::error::{Error, Kind, Origin};
 use crate::http2::{End, Event, Fault, Fields, MOST_WINDOW, Reason, STREAM_WINDOW};
 use crate::proxy::head;
 use crate::proxy::replies::Replies;
-use crate::proxy::session::Session;
+use crate::proxy::session::client::MANY_AT_ONCE;
 use crate::proxy::session::sending::{code_of, is_informational};
+use crate::proxy::session::{MOST_EFFORT, Session};
 use crate::proxy::stream::Outcome;
 
 impl Session {
     pub(super) fn read_runtime(&mut self, place: usize) {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
         let mut input = up.peer.take_input();
+        self.effort = 0;
         loop {
+            self.effort += 1;
             let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
-            up.unread = self.down.is_overfull() || up.peer.is_overfull();
+            up.unread = self.effort > MOST_EFFORT || self.down.is_overfull() || up.peer.is_overfull();
             if up.unread {
                 return up.peer.give_back(input);
             }
@@ -76,6 +79,7 @@ impl Session {
             }
             Event::Settings { change } => {
                 if change != 0 {
+                    self.effort += up.calls.len() / MANY_AT_ONCE;
                     for id in up.calls.values() {
                         let Some(stream) = self.streams.get_mut(id) else { continue };
                         stream.request.window += change;

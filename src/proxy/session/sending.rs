@@ -145,7 +145,7 @@ impl Session {
     pub(super) fn answer(&mut self, id: u32, raw: &Raw) {
         self.let_go_of_request(id, Some(Reason::CANCEL));
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        stream.outcome = Some(Outcome::Crisp(raw.code()));
+        stream.outcome = Some(Outcome::Answered(raw.clone()));
         stream.head_sent = true;
         let only_head = raw.trailers().is_none();
         self.down.head(id, head::fields_of(Some(raw.status()), raw.head()).iter(), only_head);
@@ -223,6 +223,7 @@ impl Session {
     pub(super) fn remove(&mut self, id: u32, to_client: Option<Reason>, to_runtime: Option<Reason>) {
         self.unlink(id, to_runtime);
         let Some(mut stream) = self.streams.remove(&id) else { return };
+        self.held -= stream.held;
         if let Some(reason) = to_client {
             self.down.reset(id, reason);
         }

@@ -113,10 +113,21 @@ impl Session {
         let more_room = up.peer.has_room() && !had_room;
         let moved = more_room || (was_overfull && !up.peer.is_overfull());
         self.stirred |= more_room;
-        if up.leaving {
+        if moved {
             self.fill(place);
         }
+        self.close(place);
         moved
+    }
+
+    /// Closes a connection that has had its day. Only here, when nobody goes through its words: they must not be taken for
+    /// those of the next connection in its place.
+    fn close(&mut self, place: usize) {
+        if let Some(free) = self.ups.get_mut(place) {
+            free.take_if(|up| {
+                up.leaving && up.calls.is_empty() && up.waiting.is_empty() && up.peer.is_flushed()
+            });
+        }
     }
 
     /// Nothing can be written any more. What it said before it went is still to be read, though perhaps not now: the
@@ -213,9 +224,13 @@ impl Session {
         let place = self.connection_for(service);
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return head };
         let Some(stream) = self.streams.get_mut(&id) else { return head };
-        if up.calls.len() >= up.peer.settings.streams as usize {
+        if !up.takes_call() {
+            let size = head.size();
             stream.state = State::Queued(Box::new(head));
             up.waiting.push_back(id);
+            if stream.held == 0 {
+                self.hold(id, size);
+            }
             return Fields::default();
         }
         let number = up.next;
@@ -230,6 +245,7 @@ impl Session {
             stream.request.sink_done = true;
         }
         up.peer.head(number, head::forwarded(&head), end);
+        self.held -= std::mem::take(&mut stream.held);
         if up.next >= LAST_NUMBER {
             up.leaving = true;
             self.take_out_of_use(service, place);
@@ -253,19 +269,19 @@ impl Session {
         self.fill(link.up);
     }
 
-    /// Sends calls that wait for their turn, and closes a connection that has had its day.
+    /// Sends calls that wait for their turn.
     pub(super) fn fill(&mut self, place: usize) {
-        while let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) {
-            if up.leaving && up.calls.is_empty() && up.waiting.is_empty() && up.peer.is_flushed() {
-                self.ups.get_mut(place).map(Option::take);
-                return;
-            }
-            if up.calls.len() >= up.peer.settings.streams as usize {
-                return;
-            }
-            let Some(id) = up.waiting.pop_front() else { return };
+        while let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut)
+            && up.takes_call()
+            && let Some(id) = up.waiting.pop_front()
+        {
             self.ask_again(id);
         }
+    }
+
+    /// No call that waits for its turn will get one.
+    pub(super) fn forget_waiting(&mut self) {
+        self.ups.iter_mut().flatten().for_each(|up| up.waiting.clear());
     }
 
     /// Whether a call still waits: one that was given up stays in the queue until its turn comes.
@@ -289,6 +305,11 @@ impl Session {
 // === impl Up ===
 
 impl Up {
+    /// Whether one more call can be sent now. One that does not read what it is sent gets no more of it.
+    fn takes_call(&self) -> bool {
+        self.calls.len() < self.peer.settings.streams as usize && !self.peer.is_overfull()
+    }
+
     /// The client's number of a call; nothing if it is over.
     pub(super) fn call(&self, stream: u32) -> Result<Option<u32>, Fault> {
         if stream >= self.next || stream.is_multiple_of(2) {
