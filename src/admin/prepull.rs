@@ -7,15 +7,14 @@ mod query;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, RawQuery, State};
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _};
 
-use self::body::read;
+use self::body::{collect, read};
 pub use self::forms::{Cancelled, Paused, PinItem, Pins, QueueStatus, Retried, Taken, TakenItem, Tried};
 pub(super) use self::query::Query;
 use crate::admin::client::Refused;
@@ -47,7 +46,6 @@ pub(super) fn routes() -> Router<Arc<Reporter>> {
         .route("/v1/prepull/{id}", get(show).delete(cancel))
         .route("/v1/prepull/{id}/retry", post(retry))
         .route("/v1/pins", get(pins))
-        .layer(DefaultBodyLimit::max(MAX_REQUEST))
 }
 
 /// The answer to what is asked for under no known path, or in no known way.
@@ -66,14 +64,11 @@ pub(super) async fn not_that_way() -> Problem {
     )
 }
 
-async fn add(
-    State(reporter): Served,
-    RawQuery(query): RawQuery,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Problem> {
+async fn add(State(reporter): Served, RawQuery(query): RawQuery, body: Body) -> Result<Response, Problem> {
+    let body = collect(body).await?;
     let query = Query::parse(query.as_deref(), &["dryRun"])?;
     let queue = queue(&reporter)?;
-    let specs = read(&body.map_err(|rejection| too_much(&rejection))?)?;
+    let specs = read(&body)?;
     if query.flag("dryRun")? {
         return Ok(Json(Tried { items: queue.dry_run(specs).await? }).into_response());
     }
@@ -146,14 +141,6 @@ async fn pins(State(reporter): Served) -> Result<Json<Pins>, Problem> {
 
 fn queue(reporter: &Reporter) -> Result<&Prepull, Problem> {
     reporter.prepull.as_ref().ok_or_else(|| Refusal::Closed("prepull.enabled is false".into()).into())
-}
-
-fn too_much(rejection: &BytesRejection) -> Problem {
-    let words = match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => "the request has more than 8 MiB; send several".to_owned(),
-        _ => rejection.body_text(),
-    };
-    Problem::new(rejection.status(), &words)
 }
 
 async fn ids(queue: &Prepull, wanted: impl Fn(&Item) -> bool + Send + 'static) -> Result<Vec<Id>, Refusal> {

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crisp::admin::client::{self, ClientError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::registry::{Auth, Fault, Image, ImageBuilder, Registry};
 use crate::support::binary::{Binary, Place, crisp, free_address};
@@ -285,6 +286,23 @@ async fn what_cannot_be_taken_is_refused_with_reasons() {
     let late = node.run(&["prepull", "a", "--not-before", "2h", "--deadline", "1h"]).await;
     assert_eq!(late.status.code(), Some(1));
     assert!(err(&late).contains("deadline: is not later than notBefore"), "{}", err(&late));
+}
+
+/// Broke: who sent too much was cut off in the middle of it, and mostly saw a broken pipe instead of the answer.
+#[tokio::test]
+async fn who_asks_too_much_is_heard_to_the_end() {
+    let node = Node::start(&[]).await;
+    let mut stream = tokio::net::UnixStream::connect(node.place.admin()).await.unwrap();
+    let body = vec![b'x'; 9 << 20];
+    let head = format!(
+        "POST /v1/prepull HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&body).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("more than 8 MiB"), "{answer}");
 }
 
 #[tokio::test]

@@ -2,17 +2,47 @@
 
 use std::fmt;
 
+use axum::body::Body;
+use axum::http::StatusCode;
+use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
-use super::{MAX_ITEMS, Problem};
+use super::{MAX_ITEMS, MAX_REQUEST, Problem};
 use crate::prepull::spec::Spec;
+
+/// How much of a request is taken in all. What is above [`MAX_REQUEST`] is dropped as it comes.
+const MOST_TAKEN: usize = 8 * MAX_REQUEST;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Wanted {
     #[serde(deserialize_with = "few")]
     items: Vec<Spec>,
+}
+
+/// Collects a request. One that is too large is heard to its end all the same: who is cut off while it talks may never
+/// see the answer.
+pub(super) async fn collect(mut body: Body) -> Result<Vec<u8>, Problem> {
+    let (mut bytes, mut size) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let broken =
+            |error| Problem::new(StatusCode::BAD_REQUEST, &format!("the request broke off: {error}"));
+        let data = frame.map_err(broken)?.into_data().unwrap_or_default();
+        size += data.len();
+        if size <= MAX_REQUEST {
+            bytes.extend_from_slice(&data);
+        } else if size <= MOST_TAKEN {
+            bytes = Vec::new();
+        } else {
+            break;
+        }
+    }
+    if size <= MAX_REQUEST {
+        Ok(bytes)
+    } else {
+        Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "the request has more than 8 MiB; send several"))
+    }
 }
 
 /// Reads the images that are asked for. An error has the path of its field.
