@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_norway::Value;
+use serde_norway::{Mapping, Value};
 
 use self::value::{absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
@@ -154,7 +154,7 @@ const FIELDS: &[Field] = &[
         key: "stateDir",
         default: "/var/lib/crisp",
         form: "DIR",
-        help: "Directory for what must survive a restart (mode 0700).",
+        help: "Directory for what must survive a restart. crisp makes it with mode 0700.",
         set: |config, text| absolute(text).map(|path| config.state_dir = path),
     },
     Field {
@@ -269,7 +269,9 @@ impl Config {
         }
         if let Some(text) = file {
             match serde_norway::from_str(text) {
-                Ok(value) => config.read(&value, "", &mut mistakes),
+                Ok(Value::Mapping(map)) => config.read(&map, "", &mut mistakes),
+                Ok(Value::Null) => {}
+                Ok(_) => mistakes.push("file: expected keys and values, one `key: value` a line".into()),
                 Err(error) => mistakes.push(format!("not valid YAML: {error}")),
             }
         }
@@ -279,6 +281,10 @@ impl Config {
             }
         }
         config.check(&mut mistakes);
+        if mistakes.iter().any(|mistake| mistake.ends_with(UNKNOWN)) {
+            let known: Vec<_> = fields().map(|field| field.key).collect();
+            mistakes.push(format!("known keys are {}", known.join(", ")));
+        }
         if mistakes.is_empty() { Ok(config) } else { Err(Mistakes(mistakes)) }
     }
 
@@ -303,44 +309,48 @@ impl Config {
         }
     }
 
-    fn read(&mut self, value: &Value, path: &str, mistakes: &mut Vec<String>) {
-        if path.is_empty() && !matches!(value, Value::Mapping(_) | Value::Null) {
-            return mistakes.push("file: expected keys and values, one `key: value` a line".into());
-        }
-        let text = match value {
-            Value::Mapping(map) => {
-                for (key, value) in map {
-                    let Some(key) = key.as_str() else {
-                        mistakes.push(format!(
-                            "{}: a key must be text",
-                            if path.is_empty() { "file" } else { path }
-                        ));
-                        continue;
-                    };
-                    let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-                    self.read(value, &path, mistakes);
+    /// Takes over what the file says below the path of a section; the whole file has an empty one.
+    fn read(&mut self, map: &Mapping, section: &str, mistakes: &mut Vec<String>) {
+        for (key, value) in map {
+            // A dot would be another spelling of a key in a section, and both could be there.
+            let Some(key) = key.as_str().filter(|key| !key.is_empty() && !key.contains('.')) else {
+                let place = if section.is_empty() { "file" } else { section };
+                mistakes
+                    .push(format!("{place}: a key must be text without dots; a section has its own lines"));
+                continue;
+            };
+            let path = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+            let text = match (kind(&path), value) {
+                (Key::Unknown, _) => {
+                    mistakes.push(format!("{path}: {UNKNOWN}"));
+                    continue;
                 }
-                return;
+                (Key::Section, Value::Mapping(map)) => {
+                    self.read(map, &path, mistakes);
+                    continue;
+                }
+                // What has no value sets nothing.
+                (_, Value::Null) => continue,
+                (Key::Field, Value::String(text)) => text.clone(),
+                (Key::Field, Value::Number(number)) => number.to_string(),
+                (Key::Field, Value::Bool(flag)) => flag.to_string(),
+                (Key::Field, _) => {
+                    mistakes.push(format!("{path}: expected a single value"));
+                    continue;
+                }
+                (Key::Section, _) => {
+                    mistakes.push(format!("{path}: expected keys below it, not a value"));
+                    continue;
+                }
+            };
+            if let Err(error) = self.set(&path, &text) {
+                mistakes.push(format!("{path}: {error}"));
             }
-            // An empty file or section sets nothing.
-            Value::Null => return,
-            Value::String(text) => text.clone(),
-            Value::Number(number) => number.to_string(),
-            Value::Bool(flag) => flag.to_string(),
-            Value::Sequence(_) | Value::Tagged(_) => {
-                return mistakes.push(format!("{path}: expected a single value"));
-            }
-        };
-        if let Err(error) = self.set(path, &text) {
-            mistakes.push(format!("{path}: {error}"));
         }
     }
 
     fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
-        let Some(field) = fields().find(|field| field.key == key) else {
-            let known: Vec<_> = fields().map(|field| field.key).collect();
-            return Err(format!("unknown key; known are {}", known.join(", ")));
-        };
+        let field = fields().find(|field| field.key == key).ok_or(UNKNOWN)?;
         (field.set)(self, text)
     }
 
@@ -378,6 +388,26 @@ impl fmt::Display for Mistakes {
 }
 
 impl std::error::Error for Mistakes {}
+
+/// What a path in the file may be.
+enum Key {
+    Field,
+    Section,
+    Unknown,
+}
+
+const UNKNOWN: &str = "unknown key";
+
+fn kind(path: &str) -> Key {
+    let below = |key: &str| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+    if fields().any(|field| field.key == path) {
+        Key::Field
+    } else if fields().any(|field| below(field.key)) {
+        Key::Section
+    } else {
+        Key::Unknown
+    }
+}
 
 /// `drain.max` becomes `--drain-max`, `stateDir` becomes `--state-dir`.
 fn flag_of(key: &str) -> String {

@@ -23,11 +23,34 @@ fn all_mistakes_are_told_at_once_with_their_paths() {
         |start: &str| assert!(mistakes.iter().any(|m| m.starts_with(start)), "{start} in {mistakes:#?}");
     has("listen: expected unix://");
     has("drain.max: expected a whole number");
-    has("drain.min: unknown key; known are listen,");
-    has("log: expected a single value");
+    has("drain.min: unknown key");
+    has("log: expected keys below it");
     has("foo: unknown key");
     has("--metrics-listen: expected ADDR:PORT");
-    assert_eq!(mistakes.len(), 6, "{mistakes:#?}");
+    has("known keys are listen, runtimeEndpoint,");
+    assert_eq!(mistakes.len(), 7, "{mistakes:#?}");
+}
+
+/// Broke: what had no value was not looked at, so that a misspelled key without one was taken, and so was a setting that
+/// was there twice in two spellings.
+#[test]
+fn what_is_no_key_is_a_mistake_whatever_it_holds() {
+    for (text, mistake) in [
+        ("metricListen:", "metricListen: unknown key"),
+        ("drainn: {}", "drainn: unknown key"),
+        ("drain: {maxx: }", "drain.maxx: unknown key"),
+        ("listen: {}", "listen: expected a single value"),
+        ("listen: {a: b}", "listen: expected a single value"),
+        ("listen: [a]", "listen: expected a single value"),
+        ("drain: 3s", "drain: expected keys below it, not a value"),
+        ("drain.max: 3s\ndrain: {max: 5s}", "file: a key must be text without dots"),
+        ("5: 3s", "file: a key must be text without dots"),
+        ("'': 3s", "file: a key must be text without dots"),
+    ] {
+        let Mistakes(mistakes) = load(text, &[]).unwrap_err();
+        assert!(mistakes[0].starts_with(mistake), "{text}: {mistakes:?}");
+    }
+    assert_eq!(load("listen:\ndrain:\nlog: {}\n", &[]).unwrap(), load("", &[]).unwrap());
 }
 
 /// Broke: crisp started and could then reach no runtime.
