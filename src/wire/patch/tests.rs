@@ -311,6 +311,34 @@ fn a_field_of_another_wire_type_is_an_unknown_field() {
     assert_eq!(apply(Patch::new().set([1], "x"), b"\x08\x01"), b"\x08\x01\x0a\x01x");
     assert_eq!(apply(Patch::new().set([1, 2], true), b"\x08\x01"), b"\x08\x01\x0a\x02\x10\x01");
     assert_eq!(apply(Patch::new().remove([1]), b"\x08\x01\x0b\x0c\x0a\x00\x10\x01"), b"\x10\x01");
+    // Nobody is asked whether it stays, because it is no element.
+    let message = b"\x08\x01\x0a\x01x\x0d\0\0\0\0\x0b\x0c";
+    assert_eq!(apply(Patch::new().retain([1], |_| false), message), b"\x08\x01\x0d\0\0\0\0\x0b\x0c");
+    let none = Patch::new().retain_scalars([1], Scalar::Fixed64, |_| false);
+    assert_eq!(apply(none, b"\x08\x01\x0d\0\0\0\0\x0b\x0c"), b"\x08\x01\x0d\0\0\0\0\x0b\x0c");
+}
+
+/// What a patch has put there is no span of the message: gone into and left as it is, it must still be written.
+#[test]
+fn what_was_just_put_there_survives_a_look_into_it() {
+    let looks: [fn(Patch) -> Patch; 3] = [
+        |patch| patch.remove([1, 9]),
+        |patch| patch.set([1, 2], 5u32),
+        |patch| patch.each([1], |_| Some(Patch::new().remove([9]))),
+    ];
+    for look in looks {
+        let patch = look(Patch::new().append([1], &b"\x10\x05"[..]));
+        assert_eq!(apply(patch, b"\x18\x07"), b"\x18\x07\x0a\x02\x10\x05");
+        let patch = look(Patch::new().set([1], &b"\x10\x05"[..]));
+        assert_eq!(apply(patch, b"\x0a\x00\x18\x07"), b"\x0a\x02\x10\x05\x18\x07");
+    }
+}
+
+#[test]
+fn negative_numbers_have_64_bits() {
+    let minus_one = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
+    assert_eq!(apply(Patch::new().set([1], -1i32), b""), minus_one);
+    assert_eq!(apply(Patch::new().set([1], -1i64), b""), minus_one);
 }
 
 #[test]
@@ -319,6 +347,19 @@ fn a_map_key_is_set_once_and_keeps_what_else_is_in_its_entry() {
     let message = b"\x0a\x06\x0a\x01k\x12\x01a\x0a\x06\x0a\x01x\x12\x01y\x0a\x08\x0a\x01k\x12\x01b\x18\x01";
     let expected = b"\x0a\x06\x0a\x01x\x12\x01y\x0a\x08\x0a\x01k\x12\x01c\x18\x01";
     assert_eq!(apply(Patch::new().set_entry([1], "k", "c"), message), expected);
+}
+
+/// A key or a value that occurs twice in its entry: the last one counts.
+#[test]
+fn the_last_key_and_the_last_value_of_an_entry_count() {
+    // {"a" "k": "x" "y"}
+    let message = b"\x0a\x0c\x0a\x01a\x12\x01x\x0a\x01k\x12\x01y";
+    assert_eq!(entry(message, [1], "k"), Ok(Some(&b"y"[..])));
+    assert_eq!(entry(message, [1], "a"), Ok(None));
+    assert_eq!(apply(Patch::new().remove_entry([1], "a"), message), message);
+    assert_eq!(apply(Patch::new().remove_entry([1], "k"), message), b"");
+    let set = apply(Patch::new().set_entry([1], "k", "z"), message);
+    assert_eq!(set, b"\x0a\x09\x0a\x01a\x0a\x01k\x12\x01z");
 }
 
 #[test]

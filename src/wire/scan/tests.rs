@@ -42,7 +42,7 @@ fn reads_every_wire_type() {
 
 #[test]
 fn refuses_what_decoders_refuse() {
-    let cases: [(&[u8], Error); 10] = [
+    let cases: [(&[u8], Error); 11] = [
         (b"\x00\x00", Error::Tag(0)),
         (b"\x0e", Error::Tag(0x0e)),
         (b"\x80\x80\x80\x80\x10\x00", Error::Tag(1 << 32)),
@@ -50,6 +50,8 @@ fn refuses_what_decoders_refuse() {
         (b"\x0b\x14", Error::Group(2)),
         (b"\x0b", Error::Truncated),
         (b"\x0a\x02a", Error::Truncated),
+        // A length of 4 GiB and one byte.
+        (b"\x0a\x81\x80\x80\x80\x10a", Error::Truncated),
         (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", Error::Truncated),
         (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", Error::Varint),
         (b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", Error::Varint),
