@@ -1,16 +1,20 @@
 //! The listening socket: taken from systemd or bound here, never from under a live process.
 
+use std::fs::TryLockError;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
+
+/// How long another crisp has to take a socket, which takes it no time.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket file bound by this process. Removed on drop, unless another process has put its own there.
 #[derive(Debug)]
@@ -50,7 +54,7 @@ pub fn bind(path: &Path) -> Result<(StdListener, SocketFile), BindError> {
         std::fs::create_dir_all(parent).map_err(|e| failed("create the directory of", e))?;
     }
     // Until it listens, nobody else may take the file for a stale one. The lock goes with the descriptor.
-    let _alone = lock_directory(path).map_err(|e| failed("lock the directory of", e))?;
+    let _alone = lock(path).map_err(|e| failed("be alone while taking", e))?;
     make_way(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(|e| failed("make a socket for", e))?;
     let address = SockAddr::unix(path).map_err(|e| failed("use the path", e))?;
@@ -99,11 +103,28 @@ pub async fn accept_all(listener: &UnixListener, mut serve: impl FnMut(UnixStrea
     }
 }
 
-/// Keeps other processes of crisp from binding in the same directory.
-fn lock_directory(path: &Path) -> io::Result<std::fs::File> {
-    let directory = std::fs::File::open(path.parent().unwrap_or(Path::new("/")))?;
-    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
-    Ok(directory)
+/// Keeps other processes of crisp from taking the same path meanwhile.
+///
+/// The lock is on a file that nobody else can open: whoever may read a directory may also lock it, for ever.
+fn lock(path: &Path) -> io::Result<std::fs::File> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path.with_file_name(format!(".{name}.lock")))?;
+    let started = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Removes a socket file that nobody answers on.
@@ -123,8 +144,13 @@ fn make_way(path: &Path) -> Result<(), BindError> {
     std::fs::remove_file(path).map_err(|e| failed("remove the stale socket", e))
 }
 
+/// Whether there is a socket, links followed.
+pub(crate) fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
 /// Whether somebody listens. A full backlog is a listener too, so only a refusal counts as nobody.
-fn is_live(path: &Path) -> io::Result<bool> {
+pub(crate) fn is_live(path: &Path) -> io::Result<bool> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -193,6 +219,19 @@ mod tests {
             assert_eq!(bound.iter().filter(|bound| bound.is_ok()).count(), 1, "{bound:?}");
             assert!(bound.iter().all(|bound| matches!(bound, Ok(_) | Err(BindError::InUse(_)))), "{bound:?}");
         }
+    }
+
+    /// Broke: the lock was on the directory, which anybody who can read it can lock as well: crisp did not start, and did not
+    /// hear SIGTERM.
+    #[test]
+    fn a_lock_on_the_directory_is_nobodys_business() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = std::fs::File::open(dir.path()).unwrap();
+        directory.lock().unwrap();
+        let path = dir.path().join("crisp.sock");
+        bind(&path).unwrap();
+        let lock = std::fs::metadata(dir.path().join(".crisp.sock.lock")).unwrap();
+        assert_eq!(lock.permissions().mode() & 0o777, 0o600, "others cannot open it");
     }
 
     #[test]
