@@ -3,6 +3,7 @@
 //! Two runtimes: the proxy has a thread of its own, everything else (admin, health, the embedded runtime) shares
 //! the main one, so that background work never delays a call.
 
+mod discovery;
 mod proxy_thread;
 mod signals;
 
@@ -16,12 +17,14 @@ use tokio::net::UnixListener;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+pub use self::discovery::NoWay;
+use self::discovery::find_runtime;
 use self::proxy_thread::ProxyThread;
 use self::signals::Signals;
 use crate::admin::health::Health;
 use crate::admin::http::{self, MetricsPort};
 use crate::admin::status::Reporter;
-use crate::config::{self, Config, Runtime, WELL_KNOWN};
+use crate::config::{self, Config};
 use crate::container::PodEvents;
 use crate::container::links::{self, Links};
 use crate::container::recorder::{self, Recorder};
@@ -36,10 +39,9 @@ use crate::prepull::{Parts, Prepull, Sight};
 use crate::proxy::Proxy;
 use crate::proxy::listener::{self, SocketFile};
 use crate::proxy::router::Router;
-use crate::proxy::upstream::{Client, Endpoint, Endpoints};
+use crate::proxy::upstream::{Client, Endpoints};
 use crate::proxy::usage::Usage;
 use crate::pull::Coordinator;
-use crate::runtime::{self, Embedded};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
 
@@ -48,20 +50,6 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How long the queue has to write down what it was told and to give its store up.
 const STORE_CLOSES: Duration = Duration::from_secs(5);
-
-/// No runtime was named and none was found.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "no container runtime found: neither unix://{} (containerd) nor unix://{} (CRI-O) exists; \
-     start the runtime first or name its socket with --runtime-endpoint unix://PATH",
-    WELL_KNOWN[0], WELL_KNOWN[1]
-)]
-pub struct NoRuntime;
-
-/// The runtime's socket is the one that crisp itself listens on.
-#[derive(Debug, thiserror::Error)]
-#[error("unix://{} is crisp's own socket, so crisp would call itself; name the runtime's with --runtime-endpoint", .0.display())]
-pub struct CallsItself(PathBuf);
 
 /// Serves until a signal, then shuts down in two stages.
 pub fn serve(config: Config) -> anyhow::Result<()> {
@@ -84,11 +72,14 @@ async fn run(config: Config) -> anyhow::Result<()> {
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
     let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
+    if listener::same_file(&config.admin_listen, &own) {
+        return Err(NoWay::OneForBoth(config.admin_listen).into());
+    }
     let (admin, admin_file) = listener::bind(&config.admin_listen)?;
     let admin = UnixListener::from_std(admin)?;
     let metrics_port = config.metrics_listen.map(MetricsPort::open);
 
-    let (endpoints, embedded) = find_runtime(&config, &own).await?;
+    let (endpoints, embedded) = find_runtime(&config, &[&own, &config.admin_listen]).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
     let sight = Sight::default();
     let pods = kube.clone().map(|kube| -> PodsOfNode {
@@ -217,32 +208,6 @@ fn take_socket(
     }
     let (listener, file) = listener::bind(path)?;
     Ok((listener, Some(file), path.to_owned(), format!("unix://{}", path.display())))
-}
-
-/// Where the runtime is: as configured, or at a well-known place.
-async fn find_runtime(config: &Config, own: &Path) -> anyhow::Result<(Endpoints, Option<Embedded>)> {
-    let mut embedded = None;
-    let runtime = match &config.runtime_endpoint {
-        Some(Runtime::Unix(path)) => path.clone(),
-        Some(Runtime::Embedded) => {
-            let started = embedded.insert(runtime::start(&config.state_dir.join("embedded")).await?);
-            started.endpoint().to_owned()
-        }
-        // crisp's own socket exists by now, and may well lie at a well-known place.
-        None => WELL_KNOWN
-            .iter()
-            .map(PathBuf::from)
-            .find(|path| path.exists() && !listener::same_file(path, own))
-            .ok_or(NoRuntime)?,
-    };
-    let image = config.image_endpoint.as_ref().unwrap_or(&runtime).clone();
-    // Paths alone do not tell: /var/run is mostly a link to /run, and systemd may have passed the socket.
-    if let Some(path) = [&runtime, &image].into_iter().find(|path| listener::same_file(path, own)) {
-        return Err(CallsItself(path.clone()).into());
-    }
-    let endpoints =
-        Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) };
-    Ok((endpoints, embedded))
 }
 
 /// The coordinator of pulls, with connections of its own to the image service.

@@ -43,8 +43,6 @@ pub enum Origin {
     Kubelet,
     /// The container runtime behind crisp.
     Runtime,
-    /// An image registry.
-    Registry,
     /// The Kubernetes API server.
     KubeApi,
     /// crisp itself.
@@ -111,7 +109,6 @@ impl Origin {
         match self {
             Self::Kubelet => "kubelet",
             Self::Runtime => "runtime",
-            Self::Registry => "registry",
             Self::KubeApi => "kube-api",
             Self::Crisp => "crisp",
         }

@@ -101,6 +101,19 @@ impl Features {
         features
     }
 
+    /// The names of those that image calls alone never reach, for people.
+    pub fn beyond_images(&self) -> String {
+        let reached = |name| {
+            [&self.pull, &self.image_status, &self.image].into_iter().flatten().any(|it| it.name() == name)
+        };
+        let mut names: Vec<_> =
+            self.container.iter().chain(&self.sandbox).map(|feature| feature.name()).collect();
+        names.retain(|name| !reached(*name) && *name != sandbox::NAME);
+        names.sort_unstable();
+        names.dedup();
+        names.join(", ")
+    }
+
     /// Features that change nothing.
     pub fn observing(metrics: &Arc<Metrics>) -> Self {
         Self {
@@ -131,4 +144,37 @@ fn observe_replies<V: Message + Default>(
         Ok(())
     };
     Step { feature, policy: Policy::Open, action: OnReply::Observe(Box::new(observe)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Named(&'static str);
+
+    impl Feature for Named {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+
+        fn policy(&self) -> Policy {
+            Policy::Open
+        }
+
+        fn plan(&self, _: &Call, _: &mut Forward) -> Result<Option<Plan>, Error> {
+            Ok(None)
+        }
+    }
+
+    /// Broke: the log named a feature twice, one that image calls do reach, and one that is nobody's business.
+    #[test]
+    fn what_image_calls_never_reach_is_named_once() {
+        let named = |name| -> Arc<dyn Feature> { Arc::new(Named(name)) };
+        let mut features = Features::observing(&Metrics::new());
+        features.pull.push(named("pulls and containers"));
+        features.container.extend(["pulls and containers", "records", "links"].map(named));
+        features.sandbox.push(named("links"));
+        assert_eq!(features.beyond_images(), "links, records");
+    }
 }

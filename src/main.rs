@@ -58,7 +58,7 @@ fn code_of(error: &anyhow::Error) -> u8 {
         exit::UNREACHABLE
     } else if error.is::<Usage>() {
         exit::USAGE
-    } else if error.is::<app::NoRuntime>() || error.is::<app::CallsItself>() {
+    } else if error.is::<app::NoWay>() {
         exit::CONFIG
     } else {
         exit::FAILURE

@@ -188,7 +188,7 @@ impl Metrics {
         );
         registry.register(
             "list_entries",
-            "Containers and images in the replies to list calls",
+            "Containers in the replies to list calls",
             Family::clone(&list_entries),
         );
         registry.register(

@@ -24,12 +24,12 @@ pub const PATIENCE_TO_DO: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens, or this user may not ask.
-    #[error("no crisp answers at unix://{}: {source}; is `crisp serve` running, and are you root?", path.display())]
+    #[error("no crisp answers at unix://{}: {error}; is `crisp serve` running, and are you root?", path.display())]
     Unreachable {
         /// The admin socket.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// Something answered that is not what was asked for.
     #[error("the answer of unix://{} is of no use: {reason}", path.display())]
@@ -94,8 +94,8 @@ async fn send<T: DeserializeOwned>(
     let answer =
         tokio::time::timeout(patience, ask(socket, method, path, body)).await.unwrap_or_else(|_| {
             let words = format!("no answer within {} s", patience.as_secs());
-            let source = std::io::Error::new(std::io::ErrorKind::TimedOut, words);
-            Err(ClientError::Unreachable { path: socket.to_owned(), source })
+            let error = std::io::Error::new(std::io::ErrorKind::TimedOut, words);
+            Err(ClientError::Unreachable { path: socket.to_owned(), error })
         })?;
     serde_json::from_slice(&answer)
         .map_err(|e| ClientError::Answer { path: socket.to_owned(), reason: e.to_string() })
@@ -105,7 +105,7 @@ async fn ask(socket: &Path, method: Method, path: &str, body: Bytes) -> Result<B
     let answer = |reason: String| ClientError::Answer { path: socket.to_owned(), reason };
     let stream = UnixStream::connect(socket)
         .await
-        .map_err(|source| ClientError::Unreachable { path: socket.to_owned(), source })?;
+        .map_err(|error| ClientError::Unreachable { path: socket.to_owned(), error })?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|e| answer(e.to_string()))?;

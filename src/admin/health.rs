@@ -50,14 +50,22 @@ impl Health {
 
     /// Whether everything behind crisp answers: the runtime, and the image service where it is another one.
     pub async fn ready(&self) -> Result<(), Error> {
-        let runtime = self.runtime().await.map(drop);
-        if self.one_endpoint {
-            return runtime;
-        }
-        // What the kubelet asks an image service first.
-        let image = in_time("image service", self.ask(Method::IMAGE_FS_INFO, b"")).await.map(drop);
-        self.metrics.set_upstream_up("image", image.is_ok());
-        runtime.and(image)
+        let (runtime, image) = self.both().await;
+        runtime.map(drop).and(image)
+    }
+
+    /// What the runtime says of itself, and whether the image service answers where it is another one.
+    pub async fn both(&self) -> (Result<RuntimeVersion, Error>, Result<(), Error>) {
+        let image = async {
+            if self.one_endpoint {
+                return Ok(());
+            }
+            // What the kubelet asks an image service first.
+            let image = in_time("image service", self.ask(Method::IMAGE_FS_INFO, b"")).await.map(drop);
+            self.metrics.set_upstream_up("image", image.is_ok());
+            image
+        };
+        tokio::join!(self.runtime(), image)
     }
 
     /// Asks the runtime for its version, on crisp's own connection.

@@ -15,8 +15,8 @@ use tokio::time::Sleep;
 
 /// Connections to the metrics address at a time. Anyone on the node may open them, and calls need descriptors too.
 const MAX_CONNECTIONS: usize = 64;
-/// How long one of them lasts at most.
-const MAX_AGE: Duration = Duration::from_secs(300);
+/// How long one of them lasts at most: longer than any answer takes, and not so long that silent ones keep others out.
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 /// A TCP listener with few connections at a time. Others wait in the backlog, where they cost no descriptor.
 #[derive(Debug)]

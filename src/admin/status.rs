@@ -39,6 +39,9 @@ pub struct Status {
     pub runtime: Option<Runtime>,
     /// Why the runtime does not answer.
     pub runtime_error: Option<String>,
+    /// Why an image service of its own does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_error: Option<String>,
     /// The Kubernetes API server, if crisp may ask one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Kubernetes>,
@@ -136,7 +139,8 @@ pub struct Reporter {
 impl Reporter {
     /// The summary as of now.
     pub async fn status(&self) -> Status {
-        let (runtime, runtime_error) = match self.health.runtime().await {
+        let (runtime, image) = self.health.both().await;
+        let (runtime, runtime_error) = match runtime {
             Ok(version) => {
                 let runtime =
                     Runtime { name: version.name, version: version.version, api_version: version.api };
@@ -168,6 +172,7 @@ impl Reporter {
             image_endpoint: self.image_endpoint.clone(),
             runtime,
             runtime_error,
+            image_error: image.err().map(|error| error.message().to_owned()),
             kubernetes,
             waiting_for_services: self
                 .links
@@ -232,8 +237,12 @@ impl fmt::Display for Status {
                 writeln!(f, "runtime   DOWN at {}\n          {error}", self.runtime_endpoint)?;
             }
         }
-        if self.image_endpoint != self.runtime_endpoint {
-            writeln!(f, "images    {}", self.image_endpoint)?;
+        match &self.image_error {
+            Some(error) => writeln!(f, "images    DOWN at {}\n          {error}", self.image_endpoint)?,
+            None if self.image_endpoint != self.runtime_endpoint => {
+                writeln!(f, "images    {}", self.image_endpoint)?;
+            }
+            None => {}
         }
         if let Some(Kubernetes { server, node, problem }) = &self.kubernetes {
             match problem {

@@ -13,7 +13,7 @@ pub(super) struct Observer {
     metrics: Arc<Metrics>,
 }
 
-const NAME: &str = "sandbox-observer";
+pub(super) const NAME: &str = "sandbox-observer";
 
 impl Observer {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {

@@ -17,10 +17,9 @@ impl Router {
         Self { features }
     }
 
-    /// The names of the features that image calls alone never reach.
+    /// The features that image calls alone never reach.
     pub fn beyond_images(&self) -> String {
-        let features = self.features.container.iter().chain(&self.features.sandbox);
-        features.map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
+        self.features.beyond_images()
     }
 
     /// The features that look at a call, in order. None: the call passes through as frames.

@@ -1,19 +1,12 @@
 //! What this machine has of the parts that tests need, and how a test says that it cannot run.
 
-use std::fs::File;
-use std::io::Write;
+#[path = "../skip.rs"]
+mod skip;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Notes that `part` cannot run here and why; the caller then returns. With `CI=true` that is a failure.
-pub(crate) fn skip(part: &str, reason: &str) {
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "{part} cannot run here: {reason}");
-    eprintln!("skipped {part}: {reason}");
-    if let Some(path) = std::env::var_os("CRISP_SKIPS") {
-        let mut file = File::options().create(true).append(true).open(path).expect("open CRISP_SKIPS");
-        writeln!(file, "{part}\t{reason}").expect("write to CRISP_SKIPS");
-    }
-}
+pub(crate) use self::skip::skip;
 
 /// The reason why a private containerd cannot run here, if there is one.
 pub(crate) fn missing_for_node() -> Option<String> {
