@@ -10,8 +10,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     prost_build::Config::new().bytes(["."]).compile_protos(&["proto/cri_view.proto"], &["proto"])?;
 
     // Without git (a source archive) the version says so instead of failing the build.
-    let revision = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    println!("cargo::rustc-env=CRISP_REVISION={revision}");
+    // So does one that lies somewhere in another repository.
+    let here = env::var("CARGO_MANIFEST_DIR")?;
+    let top = git(&["rev-parse", "--show-toplevel"]).and_then(|top| Path::new(&top).canonicalize().ok());
+    let ours = top.is_some_and(|top| Path::new(&here).canonicalize().is_ok_and(|here| here == top));
+    let revision = ours.then(|| git(&["rev-parse", "--short=12", "HEAD"])).flatten();
+    println!("cargo::rustc-env=CRISP_REVISION={}", revision.as_deref().unwrap_or("unknown"));
     // HEAD's log changes with every commit and checkout, HEAD itself only with a change of branch.
     for file in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", file]) {

@@ -13,6 +13,7 @@ need() {
     /*) [ -e "$1" ] && return ;;
     *) PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null && return ;;
   esac
+  case " ${packages[*]} " in *" $2 "*) return ;; esac
   packages+=("$2")
 }
 

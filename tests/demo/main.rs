@@ -11,7 +11,7 @@ mod child;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use futures_util::future::try_join_all;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -31,21 +31,43 @@ const METRICS: [&str; 3] =
 async fn main() -> anyhow::Result<()> {
     let dir = tempfile::Builder::new().prefix("crisp-demo-").tempdir()?;
     let begun = Instant::now();
-
-    step("a registry on loopback, with one image of three layers");
     let registry = Registry::start().await;
+    // Interrupted, it returns, so that crisp and the directory go as on every other way out.
+    let (mut crisp, image) = tokio::select! {
+        tour = tour(&registry, dir.path()) => tour?,
+        ended = interrupted() => {
+            ended?;
+            bail!("interrupted");
+        }
+    };
+    if std::env::var_os("KEEP").is_some_and(|value| !value.is_empty() && value != "0") {
+        keep_running(&crisp, &image).await?;
+    }
+
+    step("SIGTERM");
+    let asked = Instant::now();
+    let code = crisp.terminate().await?;
+    ensure!(code == Some(0), "crisp ended with {code:?}; its log:\n{}", crisp.log());
+    say(&format!("crisp ended with exit code 0 after {}", seconds(asked)));
+    println!("\nThe whole tour took {}.", seconds(begun));
+    Ok(())
+}
+
+/// Starts crisp and shows what it does. Gives it back, with the name of the image that was pulled.
+async fn tour(registry: &Registry, dir: &Path) -> anyhow::Result<(Crisp, String)> {
+    step("a registry on loopback, with one image of three layers");
     let image = ImageBuilder::default().layer(&[("etc/motd", b"hello from crisp\n")]);
     let image = image.noise(1 << 20, 1).noise(1 << 19, 2).user("65532").build();
     let name = registry.push("demo/app:v1", &image);
     say(&format!("{name}, {}", mib(image.blobs.iter().map(|(_, data)| data.len() as u64).sum())));
 
     step("crisp serve --runtime-endpoint embedded");
-    let mut crisp = Crisp::start(dir.path())?;
+    let mut crisp = Crisp::start(dir)?;
     crisp.wait_until_ready().await?;
     say(&format!("ready after {}, listening on {}", seconds(crisp.started), crisp.socket.display()));
 
     let channel = connect(&crisp.socket).await?;
-    pull_at_once(&registry, &channel, &name, &image.id).await?;
+    pull_at_once(registry, &channel, &name, &image.id).await?;
     show_images(&channel).await?;
     run_pod(&channel, &name).await?;
 
@@ -56,19 +78,7 @@ async fn main() -> anyhow::Result<()> {
     let metrics = crisp.get("/metrics").await?;
     let chosen = metrics.lines().filter(|line| METRICS.iter().any(|name| line.starts_with(name)));
     print!("{}", indent(&chosen.collect::<Vec<_>>().join("\n")));
-
-    if std::env::var_os("KEEP").is_some_and(|value| !value.is_empty() && value != "0") {
-        keep_running(&crisp, &name).await?;
-    }
-
-    step("SIGTERM");
-    drop(channel);
-    let asked = Instant::now();
-    let code = crisp.terminate().await?;
-    ensure!(code == Some(0), "crisp ended with {code:?}; its log:\n{}", crisp.log());
-    say(&format!("crisp ended with exit code 0 after {}", seconds(asked)));
-    println!("\nThe whole tour took {}.", seconds(begun));
-    Ok(())
+    Ok((crisp, name))
 }
 
 async fn pull_at_once(registry: &Registry, channel: &Channel, name: &str, id: &str) -> anyhow::Result<()> {
@@ -145,6 +155,11 @@ async fn keep_running(crisp: &Crisp, image: &str) -> anyhow::Result<()> {
     say("crictl images; crictl pods; crictl ps -a");
     say(&format!("{} status --admin-listen unix://{}", crisp.program.display(), crisp.admin.display()));
     say(&format!("curl http://{}/metrics", crisp.metrics));
+    interrupted().await
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn interrupted() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         pressed = tokio::signal::ctrl_c() => pressed?,

@@ -7,7 +7,7 @@
 # work tree, keyed by everything that decides them, so that a fresh clone finds them and a new pin rebuilds them.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${CRISP_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/crisp-peers}
+cache=${CRISP_PEERS:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/crisp-peers}
 go_minor=26
 
 where() { # NAME
