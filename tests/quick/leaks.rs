@@ -161,6 +161,26 @@ async fn no_call_task_or_connection_stays_behind() {
     eventually("the runtime agrees", || runtime.connections().is_empty() && runtime.running() == 0).await;
 }
 
+/// The same with the features of the release, which make calls of their own on connections that stay.
+#[tokio::test]
+async fn features_leave_nothing_behind() {
+    let crisp = InProcess::released(&[("pull.grace", "0s")]);
+    let (runtime, cuts) = moody_runtime(&crisp.runtime_socket());
+    let mut before = None;
+    for _ in 0..3 {
+        cuts.store(0, Ordering::SeqCst);
+        batter(&crisp.socket(), &cuts).await;
+        eventually("no call is under way", || crisp.metric("crisp_calls_in_flight") == 0.0).await;
+        eventually("no pull is", || crisp.metric("crisp_pulls_under_way") == 0.0).await;
+        eventually("no client is connected", || crisp.metric("crisp_downstream_connections") == 0.0).await;
+        let own = || crisp.metric("crisp_upstream_connections");
+        eventually("crisp's own connections are left", || own() <= 4.0 && runtime.connections().len() <= 4)
+            .await;
+        let tasks = *before.get_or_insert_with(|| crisp.tasks().max(4));
+        eventually("no task is left", || crisp.tasks() <= tasks).await;
+    }
+}
+
 #[tokio::test]
 async fn no_file_descriptor_stays_behind() {
     let place = Place::new();

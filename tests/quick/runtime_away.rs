@@ -31,23 +31,30 @@ async fn assert_answers(client: &Client) {
 
 #[tokio::test]
 async fn while_the_runtime_is_away_calls_are_told_so_at_once() {
-    let crisp = InProcess::start();
+    for crisp in [InProcess::start(), InProcess::released(&[])] {
+        calls_are_told_so_at_once(crisp).await;
+    }
+}
+
+async fn calls_are_told_so_at_once(crisp: InProcess) {
     let client = crisp.client().await;
     for stale in [false, true] {
         if stale {
             drop(std::os::unix::net::UnixListener::bind(crisp.runtime_socket()).unwrap());
         }
         for path in [VERSION, Method::PULL_IMAGE.path(), Method::GET_CONTAINER_EVENTS.path(), UNKNOWN] {
-            let started = Instant::now();
-            let reply = client.unary(path, b"").await.unwrap();
-            let took = started.elapsed();
-            println!("{path}: {took:?}");
-            assert_eq!(reply.code(), "14", "{path}");
-            let endpoint = format!("unix://{}", crisp.runtime_socket().display());
-            assert!(reply.message().contains(&endpoint), "{path}: {}", reply.message());
-            assert!(reply.body.is_empty() && reply.trailers.is_none(), "a head alone");
-            // 100 ms is the promise; a busy machine gets more.
-            assert!(took < Duration::from_secs(1), "{path}: {took:?}");
+            let mut quickest = Duration::MAX;
+            for _ in 0..10 {
+                let started = Instant::now();
+                let reply = client.unary(path, b"").await.unwrap();
+                quickest = quickest.min(started.elapsed());
+                assert_eq!(reply.code(), "14", "{path}");
+                let endpoint = format!("unix://{}", crisp.runtime_socket().display());
+                assert!(reply.message().contains(&endpoint), "{path}: {}", reply.message());
+                assert!(reply.body.is_empty() && reply.trailers.is_none(), "a head alone");
+            }
+            // The quickest, because the machine may be busy: whatever crisp itself waited for would be in each of them.
+            assert!(quickest < Duration::from_millis(100), "{path}: {quickest:?}");
         }
     }
     let _runtime = FakeRuntime::answering(&crisp.runtime_socket(), Reply::of(&[b""]));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::collection::{hash_map, vec};
 use proptest::prelude::*;
 
-use super::super::manifest::Blob;
 use super::*;
+use crate::containerd::manifest::Blob;
 
 fn blob(digest: &str, size: u64) -> Blob {
     Blob { digest: digest.into(), size }
