@@ -14,5 +14,5 @@ mod settings;
 pub(crate) use fields::{Field, Fields};
 pub(crate) use flow::{End, Flow};
 pub(crate) use frame::{Fault, Reason};
-pub(crate) use peer::{Event, Peer, STREAM_WINDOW};
+pub(crate) use peer::{Event, HEADER_LIST, Peer, STREAM_WINDOW};
 pub(crate) use settings::MOST_WINDOW;

@@ -22,7 +22,7 @@ pub(crate) const STREAM_WINDOW: u32 = 1024 * 1024;
 /// others stand still too.
 pub(super) const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 /// grpc-go's limit. A smaller one loses long error messages, and the connection with them.
-pub(super) const HEADER_LIST: usize = 16 * 1024 * 1024;
+pub(crate) const HEADER_LIST: usize = 16 * 1024 * 1024;
 /// Frames that a block of header fields may come in. Small frames are no reason to read for ever.
 const MOST_CONTINUATIONS: usize = 16 * 1024;
 /// What may wait to be written before DATA waits elsewhere.
@@ -232,6 +232,9 @@ impl Peer {
             && (head.kind != frame::CONTINUATION || head.stream != block.stream)
         {
             return Err(Fault::protocol("a block of header fields is interrupted"));
+        }
+        if !self.settings.told && head.kind != frame::SETTINGS {
+            return Err(Fault::protocol("settings do not come first"));
         }
         match head.kind {
             frame::DATA => self.data_came(head, payload).map(Some),

@@ -11,8 +11,8 @@ pub(super) const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest window there may be.
 pub(crate) const MOST_WINDOW: u32 = 0x7fff_ffff;
 
-/// Streams that are opened before the other side has said how many it takes. It would refuse the others.
-const STREAMS_UNTOLD: u32 = 100;
+/// Streams that are opened before the other side has said how many it takes: it might refuse them.
+const STREAMS_UNTOLD: u32 = 0;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     /// The table of its decoder.
     pub(super) table: u32,
     /// It has said something.
-    told: bool,
+    pub(super) told: bool,
 }
 
 impl Default for Settings {

@@ -46,6 +46,17 @@ pub(super) fn forwarded(fields: &Fields) -> impl Iterator<Item = Field<'_>> {
     pseudo.chain([AUTHORITY]).chain(others)
 }
 
+/// The head of a body that may be of another length than it was. Most say nothing of it.
+pub(super) fn without_length(fields: Fields) -> Fields {
+    const LENGTH: &[u8] = b"content-length";
+    if fields.get(LENGTH).is_none() {
+        return fields;
+    }
+    let mut without = Fields::default();
+    fields.iter().filter(|field| field.name != LENGTH).for_each(|field| without.push(field));
+    without
+}
+
 fn is_pseudo(name: &[u8]) -> bool {
     name.first() == Some(&b':')
 }

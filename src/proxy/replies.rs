@@ -145,7 +145,7 @@ pub(super) fn patched(
 ) -> Result<Frame, Error> {
     let mut current = message.clone();
     for Step { feature, policy, action } in steps {
-        match apply(&action, &current) {
+        match guarded(|| apply(&action, &current)) {
             Ok(changed) => current = changed,
             Err(error) => {
                 if let Some(refusal) = failure(error, feature, policy, "request", metrics) {

@@ -17,6 +17,7 @@ use std::{fmt, io};
 use futures_util::StreamExt;
 use futures_util::future::{Abortable, BoxFuture};
 use futures_util::stream::FuturesUnordered;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::UnixStream;
 
 use crate::cri::frame::MAX_COLLECTED;
@@ -61,6 +62,10 @@ struct Session {
     leaving: Leaving,
 }
 
+/// Counts an open connection while it lives, whatever becomes of it.
+#[derive(Debug)]
+struct Counted(Gauge);
+
 /// How often each side is read in one turn of a client, before others have theirs.
 const ROUNDS: usize = 2;
 
@@ -84,8 +89,7 @@ enum Leaving {
 
 /// Serves one client until it leaves or crisp shuts down.
 pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdown: Shutdown) {
-    let metrics = proxy.metrics.clone();
-    metrics.downstream_connections.inc();
+    let _counted = Counted::new(&proxy.metrics.downstream_connections);
     let mut session = Session::new(id, stream, proxy);
     let (released, ended) = (shutdown.released(), shutdown.ended());
     tokio::pin!(released, ended);
@@ -105,9 +109,24 @@ pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdo
     if let Err(error) = result {
         tracing::debug!(connection = id, %error, "client connection ended");
     }
-    drop(session);
-    metrics.downstream_connections.dec();
 }
+
+// === impl Counted ===
+
+impl Counted {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+// === impl Session ===
 
 impl Session {
     fn new(id: u64, stream: UnixStream, proxy: Arc<Proxy>) -> Self {

@@ -27,6 +27,8 @@ pub(super) struct Stream {
     pub(super) reply_listed: bool,
     /// Bytes of the request that count as waiting in the session.
     pub(super) held: usize,
+    /// Of these, bytes whose credit on the connection the client has had already.
+    pub(super) prepaid: u32,
     /// Who looks at the reply.
     pub(super) replies: Option<Replies>,
     /// The client has the head of the reply.
@@ -85,6 +87,7 @@ impl Stream {
             request_listed: false,
             reply_listed: false,
             held: 0,
+            prepaid: 0,
             replies: None,
             head_sent: false,
             outcome: None,

@@ -269,10 +269,15 @@ impl Client {
         let mut sender = link.ready().await?;
         let request = head::own_request(method, metadata)?;
         let lost = |error: h2::Error| link.lost(&error);
-        let (response, mut body) = sender.send_request(request, false).map_err(lost)?;
+        let (mut response, mut body) = sender.send_request(request, false).map_err(lost)?;
         drop(sender);
-        send(&mut body, Frame::of_message(message).into_bytes(), true).await.map_err(lost)?;
-        let (head, mut body) = response.await.map_err(lost)?.into_parts();
+        // Who answers before it has heard all wants no more of it; and why it could not be sent, the answer tells best.
+        let response = tokio::select! {
+            biased;
+            response = &mut response => response,
+            _sent = send(&mut body, Frame::of_message(message).into_bytes(), true) => response.await,
+        };
+        let (head, mut body) = response.map_err(lost)?.into_parts();
         let only_head = body.is_end_stream();
         let mut chunks = Vec::new();
         let mut size = 0;

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use crate::support::bytes_on_the_wire::{Reply, framed, receive, request, reset, send};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::in_process::InProcess;
+use crate::support::random::field;
 use crate::support::raw_frames::{self, GOAWAY, RST_STREAM, RawFrames};
 use crate::support::wait::{eventually, soon};
 
@@ -253,6 +254,21 @@ async fn an_early_answer_ends_a_call_whose_request_goes_on() {
     eventually("the call is over", || crisp.metric("crisp_calls_in_flight") == 0.0).await;
     assert_eq!(runtime.running(), 0);
     assert!(client.is_open());
+}
+
+/// The same for a pull that crisp makes itself. Broke: what could not be sent any more was told as a lost connection.
+#[tokio::test]
+async fn an_early_answer_to_a_pull_reaches_who_asked() {
+    let crisp = InProcess::released(&[]);
+    let _runtime = FakeRuntime::start(&crisp.runtime_socket(), move |mut incoming| async move {
+        // Nothing of the request is read, and nothing more of it is wanted.
+        incoming.reply(&Reply::error("8", "too large")).await.unwrap();
+    });
+    // An annotation of 1 MiB: sixteen times what is sent before the runtime makes room.
+    let entry = [field(1, b"a"), field(2, &vec![b'x'; 1 << 20])].concat();
+    let image = field(1, &[field(1, b"nginx"), field(2, &entry)].concat());
+    let reply = crisp.client().await.unary(Method::PULL_IMAGE.path(), &image).await.unwrap();
+    assert_eq!((reply.code(), reply.message()), ("8", "too large"));
 }
 
 /// A runtime may limit the calls of a connection: the next ones wait their turn, and those that are cancelled

@@ -2,7 +2,7 @@
 //! each of its steps, and a metric counts it.
 
 use bytes::Bytes;
-use crisp::cri::plan::{OnEnd, OnReply, Step};
+use crisp::cri::plan::{First, OnEnd, OnReply, Step};
 use crisp::cri::{Call, Forward, Method, Plan, Policy};
 use crisp::error::Error;
 use crisp::intercept::Features;
@@ -136,29 +136,43 @@ async fn what_cannot_be_read_goes_on_and_is_counted() {
     assert_eq!(crisp.metric("crisp_intercepted_requests_total{method=\"CreateContainer\"}"), 0.0);
 }
 
-/// Broke: a panic while a reply was counted, or at the end of a call, was the end of the connection, and two at once were
-/// that of the process.
+/// Broke: a panic while a reply was counted, at the end of a call or in a change of a request was the end of the connection,
+/// and two at once were that of the process. One in what was waited for first refused the call, whatever the policy.
 #[tokio::test]
 async fn a_panic_is_a_failure_of_its_feature_and_no_more() {
-    for step in ["count", "end"] {
+    for step in ["plan", "first", "request", "map", "count", "end"] {
         let plan = move |_: &Call, forward: &mut Forward| -> Result<Option<Plan>, Error> {
             let policy = Policy::Open;
-            if step == "count" {
-                let action = OnReply::Count(1, Box::new(|_| panic!("as it should")));
-                forward.reply.push(Step { feature: "failing", policy, action });
-            } else {
-                let action = OnEnd(Box::new(|_| panic!("as it should")));
-                forward.end.push(Step { feature: "failing", policy, action });
-            }
+            let reply = match step {
+                "plan" => panic!("as it should"),
+                "first" => {
+                    let action = First(Box::pin(async { panic!("as it should") }));
+                    forward.first.push(Step { feature: "failing", policy, action });
+                    return Ok(None);
+                }
+                "request" => {
+                    let action = Patch::new().each([1], |_| panic!("as it should"));
+                    forward.request.push(Step { feature: "failing", policy, action });
+                    return Ok(None);
+                }
+                "end" => {
+                    let action = OnEnd(Box::new(|_| panic!("as it should")));
+                    forward.end.push(Step { feature: "failing", policy, action });
+                    return Ok(None);
+                }
+                "map" => OnReply::Map(Box::new(|_| panic!("as it should"))),
+                _ => OnReply::Count(1, Box::new(|_| panic!("as it should"))),
+            };
+            forward.reply.push(Step { feature: "failing", policy, action: reply });
             Ok(None)
         };
         let crisp = InProcess::with(move |_, _| everywhere(vec![feature("failing", Policy::Open, plan)]));
         let reply = Reply::of(&[b"\x0a\x01x"]);
         let _runtime = FakeRuntime::answering(&crisp.runtime_socket(), reply.clone());
         let client = crisp.client().await;
-        let (first, second) = tokio::join!(client.unary(PULL, b""), client.unary(PULL, b""));
+        let (first, second) = tokio::join!(client.unary(PULL, b"\x0a\0"), client.unary(PULL, b"\x0a\0"));
         assert_eq!((first.unwrap(), second.unwrap()), (reply.clone(), reply.clone()), "{step}");
-        assert_eq!(client.unary(PULL, b"").await.unwrap(), reply, "the connection is there");
+        assert_eq!(client.unary(PULL, b"\x0a\0").await.unwrap(), reply, "the connection is there");
         let failures = || crisp.metric("crisp_intercept_failures_total{feature=\"failing\"");
         eventually("all are counted", || failures() == 3.0).await;
     }

@@ -9,8 +9,8 @@ use crisp::cri::Method;
 
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
-    DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PADDED, PING, RawFrames, body, call_block,
-    cancel, frame, head, reply_head, reset, room, whole_reply,
+    DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PADDED, PING,
+    RawFrames, body, call_block, cancel, frame, head, reply_head, reset, room, whole_reply,
 };
 use crate::support::wait::{eventually, soon};
 
@@ -25,6 +25,65 @@ async fn scene(said: &[(u16, u32)]) -> (InProcess, UnixListener, RawFrames) {
     let mut client = RawFrames::connect_with(&crisp.socket(), said).await;
     client.write(&[room(0, MOST_WINDOW - 65_535)]).await;
     (crisp, listener, client)
+}
+
+/// Broke: calls that waited for their turn at the runtime took all of the connection's room, so that the one that had its
+/// turn could not come to its end, and nobody ever got another.
+#[tokio::test]
+async fn calls_that_wait_for_their_turn_leave_room_for_who_has_it() {
+    const WAITING: u32 = 70;
+    let (_crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[head(1, PATH)]).await;
+    let limits = [(MAX_CONCURRENT_STREAMS, 1), (INITIAL_WINDOW_SIZE, 2 << 20)];
+    let mut runtime = RawFrames::accept(&listener, &limits).await;
+    runtime.write(&[room(0, MOST_WINDOW - 65_535)]).await;
+    runtime.until(HEADERS, 1).await;
+    let streams: Vec<u32> = (1..=WAITING).map(|number| 2 * number + 1).collect();
+    for stream in &streams {
+        client.write(&[head(*stream, PATH)]).await;
+        for _ in 0..64 {
+            client.write_data(*stream, 0, &[7; 16_384]).await;
+        }
+    }
+    soon("the last words of the call at the runtime", client.write_data(1, END_STREAM, &[1; 100])).await;
+    runtime.until(DATA, 1).await;
+    // And each of the others has its turn, with all it has to say.
+    runtime.write(&[whole_reply(1, b"well")]).await;
+    for stream in streams {
+        for _ in 0..64 {
+            runtime.until(DATA, stream).await;
+        }
+        soon("the end of a call that waited", client.write_data(stream, END_STREAM, &[1; 100])).await;
+        while !runtime.until(DATA, stream).await.ends() {}
+        runtime.write(&[whole_reply(stream, b"well")]).await;
+    }
+    assert_eq!(client.reply(2 * WAITING + 1).await.0, b"well");
+}
+
+/// What waits for its turn has an end all the same.
+#[tokio::test]
+async fn requests_that_wait_for_their_turn_do_not_pile_up() {
+    let (crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[head(1, PATH)]).await;
+    let mut runtime = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 1)]).await;
+    runtime.until(HEADERS, 1).await;
+    let before = resident();
+    let mut stream = 1;
+    while crisp.metric("crisp_calls_total{method=\"other\",code=\"RESOURCE_EXHAUSTED\"}") < 10.0 {
+        stream += 2;
+        client.write(&[head(stream, PATH)]).await;
+        for _ in 0..64 {
+            client.write_data(stream, 0, &[7; 16_384]).await;
+        }
+        client.settle().await;
+        assert!(stream < 400, "they have no end");
+    }
+    let grown = resident().saturating_sub(before) >> 20;
+    assert!(grown < 250, "{grown} MiB");
+    // The one at the runtime has not suffered.
+    client.write_data(1, END_STREAM, b"ask").await;
+    runtime.write(&[whole_reply(1, b"well")]).await;
+    assert_eq!(client.reply(1).await.0, b"well");
 }
 
 /// Broke, in a prototype: a total hang after a hundred thousand calls. Whatever becomes of a call, all of its DATA is

@@ -10,9 +10,9 @@ use crate::support::fake_runtime::FakeRuntime;
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE,
-    PADDED, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, RawFrame, RawFrames, SETTINGS, WITH_PRIORITY, block,
-    body, call_block, call_block_to, frame, go_away, head, padded, reply_end, reply_head, room, settings,
-    whole_reply,
+    PADDED, PING, PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, RawFrame, RawFrames, SETTINGS, WITH_PRIORITY,
+    block, body, call_block, call_block_to, frame, go_away, head, padded, reply_end, reply_head, room,
+    settings, whole_reply,
 };
 use crate::support::wait::eventually;
 
@@ -280,6 +280,9 @@ async fn a_client_that_breaks_the_rules_hurts_only_itself() {
         ("even number", vec![head(4, PATH)], PROTOCOL),
         // Broke: below the highest number it was dropped without a word, and the client waited for ever.
         ("even number below others", vec![head(2, PATH)], PROTOCOL),
+        // Broke: the same.
+        ("number below another", vec![head(7, PATH), head(5, PATH)], PROTOCOL),
+        ("number that was used", vec![head(1, PATH), head(3, PATH), head(1, PATH)], PROTOCOL),
         ("data of an even number", vec![frame(DATA, 0, 2, b"")], PROTOCOL),
         ("data of an idle stream", vec![frame(DATA, 0, 5, b"")], PROTOCOL),
         ("reset of an idle stream", vec![frame(RST_STREAM, 0, 5, &[0; 4])], PROTOCOL),
@@ -333,6 +336,9 @@ async fn a_client_that_breaks_the_rules_hurts_only_itself() {
         client.try_write(&[preface, b"no preface at all"].concat()).await;
         assert_eq!(client.last_words().await, Some(PROTOCOL));
     }
+    let mut client = RawFrames::bare(&crisp.socket()).await;
+    client.try_write(&[PREFACE, &frame(PING, 0, 0, &[0; 8])].concat()).await;
+    assert_eq!(client.last_words().await, Some(PROTOCOL), "settings come first");
     assert!(good.is_open());
     eventually("only the good client is left", || crisp.metric("crisp_downstream_connections") == 1.0).await;
 }

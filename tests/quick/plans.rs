@@ -69,6 +69,38 @@ async fn two_features_patch_one_message_and_nothing_else_changes() {
     assert!(told.recv().await.unwrap() == expected, "exactly the two changes");
 }
 
+/// A length that is true no more would have the receiver cut off or wait.
+#[tokio::test]
+async fn a_length_goes_with_what_it_is_the_length_of() {
+    for changes in [false, true] {
+        let crisp = InProcess::with(move |_, _| {
+            everywhere(vec![feature("test", Policy::Closed, move |_, forward| {
+                let change = move || if changes { Patch::new().set([9], "more") } else { Patch::new() };
+                forward.request.push(Step { feature: "test", policy: Policy::Closed, action: change() });
+                if changes {
+                    let action = OnReply::Map(Box::new(move |_| Ok(change())));
+                    forward.reply.push(Step { feature: "test", policy: Policy::Closed, action });
+                }
+                Ok(None)
+            })])
+        });
+        let length = headers(&[("content-length", "5")]);
+        let mut reply = Reply::of(&[b""]);
+        reply.head.extend(length.clone());
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let _runtime = FakeRuntime::start(&crisp.runtime_socket(), move |incoming| {
+            let (tell, reply) = (tell.clone(), reply.clone());
+            async move { tell.send(incoming.answer(&reply).await.unwrap().head).unwrap() }
+        });
+        let client = crisp.client().await;
+        let call = client.start(request(PULL, &length), &[framed(b"")], None).await.unwrap();
+        let answered = call.reply().await.unwrap();
+        assert_eq!(answered.bytes().len(), if changes { 11 } else { 5 });
+        assert_eq!(answered.head.contains_key("content-length"), !changes);
+        assert_eq!(told.recv().await.unwrap().headers.contains_key("content-length"), !changes);
+    }
+}
+
 #[tokio::test]
 async fn a_reply_made_here_reaches_the_caller_and_the_call_goes_nowhere() {
     let raw = {

@@ -1,14 +1,15 @@
 //! Protects: whatever HTTP/2 lets a runtime do works; a runtime that breaks its rules or goes in any state costs the
 //! calls that it had, in clear words, and nothing of what comes after; and no credit is lost on the way.
 
+use crisp::cri::Method;
 use tokio::net::UnixListener;
 
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADER_TABLE_SIZE, HEADERS, INITIAL_WINDOW_SIZE,
     MAX_CONCURRENT_STREAMS, PADDED, PING, PUSH_PROMISE, RST_STREAM, RawFrame, RawFrames, SETTINGS,
-    WINDOW_UPDATE, block, body, cancel, frame, go_away, head, padded, reply_end, reply_head, reset, room,
-    settings, whole_reply,
+    WINDOW_UPDATE, block, body, call_block, cancel, frame, go_away, head, padded, reply_end, reply_head,
+    reset, room, settings, whole_reply,
 };
 use crate::support::wait::eventually;
 
@@ -326,6 +327,75 @@ async fn a_runtime_that_has_said_nothing_is_not_flooded() {
         runtime.write(&[whole_reply(stream, b"well")]).await;
     }
     assert_eq!(client.reply(599).await.0, b"well");
+}
+
+/// Broke: those whose limit was below 100 refused calls that they would have taken from a client that asks first.
+#[tokio::test]
+async fn a_runtimes_limit_is_waited_for() {
+    let (_crisp, listener, mut client) = scene(&[]).await;
+    client.write(&[call(1), call(3), call(5)]).await;
+    client.settle().await;
+    let mut runtime = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 2)]).await;
+    let first = runtime.settle().await;
+    let opened: Vec<u32> =
+        first.iter().filter(|frame| frame.kind == HEADERS).map(|frame| frame.stream).collect();
+    assert_eq!(opened, [1, 3]);
+    runtime.write(&[whole_reply(1, b"well"), whole_reply(3, b"well")]).await;
+    runtime.until(DATA, 5).await;
+}
+
+/// Calls that wait for the first word of a runtime which leaves without one, or with its first, do not try for ever.
+#[tokio::test]
+async fn a_runtime_that_takes_no_call_is_away() {
+    let (_crisp, listener, mut client) = scene(&[]).await;
+    for (number, what) in ["nothing", "settings", "farewell", "no settings"].into_iter().enumerate() {
+        let stream = number as u32 * 2 + 1;
+        client.write(&[call(stream)]).await;
+        let mut runtime = RawFrames::accepted(&listener).await;
+        match what {
+            "nothing" => {}
+            // Nothing fits between this and the end, so that no call is sent.
+            "settings" => runtime.write(&[settings(&[(MAX_CONCURRENT_STREAMS, 0)])]).await,
+            "farewell" => {
+                runtime.write(&[settings(&[(MAX_CONCURRENT_STREAMS, 0)]), go_away(0, NO_ERROR)]).await
+            }
+            _ => runtime.write(&[go_away(0, NO_ERROR)]).await,
+        }
+        if what != "farewell" {
+            runtime.leave().await;
+        }
+        is_lost(&mut client, stream, "lost the connection to the container runtime", what).await;
+    }
+    is_answered_anew(&listener, &mut client, 101).await;
+}
+
+/// Broke: a request without a message, whose end came after its head, was sent as a head with an end. A server of grpc-go
+/// never tells its handler of that one, and the call hung.
+#[tokio::test]
+async fn an_empty_request_ends_as_it_came() {
+    for path in [PATH, Method::LIST_CONTAINERS.path()] {
+        let (_crisp, listener, mut client) = scene(&[]).await;
+        // Before and after the connection is there, and as one that waits for its turn.
+        client.write(&[head(1, path), body(1, b"")]).await;
+        let mut runtime = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 1)]).await;
+        let mut ends_as_it_came = async |client: &mut RawFrames, stream: u32| {
+            assert!(
+                !runtime.until(HEADERS, stream).await.ends(),
+                "{path} {stream}: the end comes after the head"
+            );
+            assert!(runtime.until(DATA, stream).await.ends(), "{path} {stream}");
+            runtime.write(&[whole_reply(stream, b"well")]).await;
+            client.reply(stream).await;
+        };
+        ends_as_it_came(&mut client, 1).await;
+        client.write(&[head(3, path), body(3, b""), head(5, path), body(5, b"")]).await;
+        client.settle().await;
+        ends_as_it_came(&mut client, 3).await;
+        ends_as_it_came(&mut client, 5).await;
+        let only = frame(HEADERS, END_HEADERS | END_STREAM, 7, &call_block(path));
+        client.write(&[only]).await;
+        assert!(runtime.until(HEADERS, 7).await.ends(), "{path}: a head alone stays one");
+    }
 }
 
 /// A runtime that goes, in every state of a call.

@@ -8,7 +8,8 @@ use crisp::config::Config;
 use crisp::container::recorder::Recorder;
 use crisp::container::shield::Shield;
 use crisp::container::{PodEvent, PodEvents};
-use crisp::cri::RuntimeCall;
+use crisp::cri::plan::{OnReply, Step};
+use crisp::cri::{Policy, RuntimeCall};
 use crisp::intercept::{self, Features};
 use crisp::kube::Kube;
 use crisp::metrics::Metrics;
@@ -22,6 +23,7 @@ use crisp::shutdown::Shutdown;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
+use super::feature::{everywhere, feature};
 use super::h2_client::Client;
 
 /// A running proxy. Dropping it ends it.
@@ -46,9 +48,14 @@ pub(crate) struct InProcess {
 }
 
 impl InProcess {
-    /// The proxy with features that change nothing.
+    /// The proxy with a feature that looks at everything and changes nothing.
     pub(crate) fn start() -> Self {
-        Self::with(|metrics, _| Features::observing(metrics))
+        let looks = feature("looks", Policy::Open, |_, forward| {
+            let action = OnReply::Observe(Box::new(|_| Ok(())));
+            forward.reply.push(Step { feature: "looks", policy: Policy::Open, action });
+            Ok(None)
+        });
+        Self::with(|_, _| everywhere(vec![looks]))
     }
 
     /// The proxy as released, with these settings.

@@ -73,12 +73,18 @@ impl RawFrames {
 
     /// A runtime's connection with these settings, when it comes.
     pub(crate) async fn accept(listener: &UnixListener, said: &[(u16, u32)]) -> Self {
+        let mut frames = Self::accepted(listener).await;
+        frames.write(&[settings(said)]).await;
+        frames
+    }
+
+    /// A runtime's connection on which it has said nothing.
+    pub(crate) async fn accepted(listener: &UnixListener) -> Self {
         let (stream, _) = soon("a connection", listener.accept()).await.unwrap();
         let mut frames = Self::new(stream);
         let mut preface = [0; PREFACE.len()];
         soon("a preface", frames.stream.read_exact(&mut preface)).await.unwrap();
         assert_eq!(preface, PREFACE);
-        frames.write(&[settings(said)]).await;
         frames
     }
 

@@ -5,7 +5,7 @@ use crate::cri::call::grpc_timeout;
 use crate::cri::frame::Splitter;
 use crate::cri::method::Service;
 use crate::error::Origin;
-use crate::http2::{End, Event, Fault, Fields, MOST_WINDOW, Reason, STREAM_WINDOW};
+use crate::http2::{End, Event, Fault, Fields, HEADER_LIST, MOST_WINDOW, Reason, STREAM_WINDOW};
 use crate::proxy::head;
 use crate::proxy::observation::Observation;
 use crate::proxy::session::{Leaving, MOST_EFFORT, Session};
@@ -103,6 +103,8 @@ impl Session {
         if id.is_multiple_of(2) {
             return Err(Fault::protocol("a client opened a stream with an even number"));
         }
+        // Whatever becomes of it, it was read.
+        self.effort += fields.as_ref().map_or(HEADER_LIST, Fields::size) / MUCH_AT_ONCE;
         if id > self.last {
             self.last = id;
             if self.leaving >= Leaving::Heard {
@@ -121,6 +123,9 @@ impl Session {
         }
         // What belongs to a call that is over is read, because header fields refer to earlier ones, and dropped.
         if let Some(fields) = fields {
+            if id < self.last && fields.get(b":path").is_some() {
+                return Err(Fault::protocol("a client opened a stream with a number below an earlier one"));
+            }
             self.down.recycle(fields);
         }
         Ok(())
@@ -139,10 +144,9 @@ impl Session {
         let mut stream = Stream::new(method, service, self.down.settings.window, observation);
         if end {
             stream.request.source_done = true;
-            stream.request.end = Some(End::Flag);
+            stream.request.end = Some(End::Head);
         }
         let size = fields.size();
-        self.effort += size / MUCH_AT_ONCE;
         let looked_at = !end && !self.proxy.router.route(method).is_empty();
         if looked_at {
             stream.state = State::Collecting { head: Box::new(fields), splitter: Splitter::default() };
@@ -186,6 +190,11 @@ impl Session {
                 if end {
                     stream.request.end = Some(End::Flag);
                 }
+                // The call's own window holds it back. The connection's must not: others need it, perhaps to come to their end
+                // and let this one have its turn.
+                stream.prepaid += size;
+                self.down.pass(size);
+                self.hold(id, content.len());
                 // Padding waits for nobody.
                 self.request_passed(id, length - size);
             }

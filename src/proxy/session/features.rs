@@ -9,13 +9,14 @@ use futures_util::FutureExt;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 
 use crate::cri::call::grpc_timeout;
-use crate::cri::frame::Frame;
+use crate::cri::frame::{Frame, PREFIX};
 use crate::cri::plan::{First, OnEnd, OnReply, Step};
 use crate::cri::{Call, Forward, Plan, Policy, Raw};
 use crate::error::Error;
 use crate::http2::Fields;
 use crate::intercept::Feature;
 use crate::metrics::Metrics;
+use crate::proxy::head::without_length;
 use crate::proxy::replies::{Replies, failure, guarded, panicked, patched};
 use crate::proxy::session::Session;
 use crate::proxy::stream::{State, Waiting};
@@ -132,13 +133,17 @@ impl Session {
 
     /// Sends a call on as it was planned. What came of the request meanwhile follows it.
     fn forward(&mut self, id: u32, forwarding: Forwarding) {
-        let Forwarding { head, frame, message, changes, reply, end } = forwarding;
+        let Forwarding { mut head, frame, message, changes, reply, end } = forwarding;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.observation.tell(end);
+        let length = PREFIX + message.len();
         let frame = match patched(frame, message, changes, &self.proxy.metrics) {
             Ok(frame) => frame.into_bytes(),
             Err(refusal) => return self.fail(id, &refusal),
         };
+        if frame.len() != length {
+            head = without_length(head);
+        }
         stream.observation.request_bytes(frame.len());
         stream.replies = Replies::new(reply);
         stream.request.push_first(frame);
@@ -166,7 +171,8 @@ fn plan(call: &Call, features: &[Arc<dyn Feature>], metrics: &Metrics) -> Plan {
 /// Waits for what has to come to its end before a call goes on.
 async fn first_steps(first: Vec<Step<First>>, mut forwarding: Forwarding, metrics: Arc<Metrics>) -> Brought {
     for Step { feature, policy, action } in first {
-        match action.0.await {
+        // A panic is a failure of this feature alone, and means what its policy says.
+        match AssertUnwindSafe(action.0).catch_unwind().await.unwrap_or_else(|_| Err(panicked())) {
             Ok(patch) => forwarding.changes.push(Step { feature, policy, action: patch }),
             // To refuse is what it was waited for, and no failure of the feature.
             Err(refusal) if policy == Policy::Closed => return Brought::Refusal(refusal),

@@ -103,7 +103,7 @@ impl Session {
     fn leaves(&mut self, place: usize, last: u32, reason: Reason) {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
         up.leaving = true;
-        let service = up.service;
+        let (service, was_used) = (up.service, up.was_used());
         let waiting = std::mem::take(&mut up.waiting);
         let mut refused: Vec<_> =
             up.calls.iter().filter(|(number, _)| **number > last).map(|(_, id)| *id).collect();
@@ -113,9 +113,7 @@ impl Session {
         for id in refused {
             self.refuse(id, &error);
         }
-        for id in waiting {
-            self.ask_again(id);
-        }
+        self.ask_elsewhere(waiting, was_used, &error);
         self.fill(place);
     }
 
@@ -130,6 +128,8 @@ impl Session {
             if end && !stream.head_sent {
                 return self.broke_rules(id, "a first word was its last");
             }
+            let maps = stream.replies.as_ref().is_some_and(Replies::maps);
+            let fields = if maps { head::without_length(fields) } else { fields };
             self.down.head(id, fields.iter(), end);
             if end {
                 stream.outcome = Some(Outcome::Runtime(code_of(&fields)));

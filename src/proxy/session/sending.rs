@@ -51,10 +51,14 @@ impl Session {
         if length == 0 {
             return;
         }
-        self.down.pass(length);
-        if let Some(stream) = self.streams.get_mut(&id)
-            && let Some(credit) = stream.request.pass(length, STREAM_WINDOW)
-        {
+        let Some(stream) = self.streams.get_mut(&id) else { return self.down.pass(length) };
+        let paid = length.min(stream.prepaid);
+        stream.prepaid -= paid;
+        let no_more_held = (paid as usize).min(stream.held);
+        stream.held -= no_more_held;
+        self.held -= no_more_held;
+        self.down.pass(length - paid);
+        if let Some(credit) = stream.request.pass(length, STREAM_WINDOW) {
             self.down.credit(id, credit);
         }
     }
@@ -227,7 +231,7 @@ impl Session {
         if let Some(reason) = to_client {
             self.down.reset(id, reason);
         }
-        self.down.pass(stream.request.clear());
+        self.down.pass(stream.request.clear().saturating_sub(stream.prepaid));
         // Who never makes room never has the lists gone through.
         let queues = self.ups.iter_mut().flatten().map(|up| &mut up.waiting);
         for list in [&mut self.requests_waiting, &mut self.replies_waiting].into_iter().chain(queues) {
@@ -269,7 +273,7 @@ fn send(flow: &mut Flow, to: &mut Peer, stream: u32) -> u32 {
         }
     }
     match flow.end.take() {
-        Some(End::Flag) => to.data(stream, &[], true),
+        Some(End::Head | End::Flag) => to.data(stream, &[], true),
         Some(End::Trailers(fields)) => to.head(stream, fields.iter(), true),
         None => return passed,
     }

@@ -10,9 +10,8 @@ use std::task::{Context, Poll};
 use crate::cri::method::Service;
 use crate::error::Error;
 use crate::http2::{End, Fault, Fields, Peer, Reason};
-use crate::metrics::Metrics;
 use crate::proxy::head;
-use crate::proxy::session::Session;
+use crate::proxy::session::{Counted, Session};
 use crate::proxy::stream::{Link, State};
 use crate::proxy::upstream::Endpoint;
 
@@ -41,10 +40,6 @@ pub(super) struct Up {
     open: Option<Counted>,
 }
 
-/// Counts an open connection while it lives.
-#[derive(Debug)]
-struct Counted(Arc<Metrics>);
-
 impl Session {
     // --- connections ---
 
@@ -65,8 +60,7 @@ impl Session {
             Poll::Ready(Ok(true)) => {
                 let metrics = &self.proxy.metrics;
                 metrics.set_upstream_up(name_of(up.service), true);
-                metrics.upstream_connections.inc();
-                up.open = Some(Counted(metrics.clone()));
+                up.open = Some(Counted::new(&metrics.upstream_connections));
             }
             Poll::Ready(Err(error)) => {
                 self.proxy.metrics.set_upstream_up(name_of(up.service), false);
@@ -106,7 +100,8 @@ impl Session {
             up.peer.drop_output();
         } else if let Poll::Ready(Err(error)) = up.peer.poll_flush(cx) {
             tracing::debug!(connection = self.id, %error, "the runtime takes no more on a connection");
-            self.went_deaf(place);
+            let error = up.endpoint.lost(&error);
+            self.went_deaf(place, &error);
             return true;
         }
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return true };
@@ -132,16 +127,14 @@ impl Session {
 
     /// Nothing can be written any more. What it said before it went is still to be read, though perhaps not now: the
     /// calls on it end when that comes to its end. What has not been sent gets a new connection.
-    fn went_deaf(&mut self, place: usize) {
+    fn went_deaf(&mut self, place: usize, error: &Error) {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return };
         (up.deaf, up.leaving) = (true, true);
         up.peer.drop_output();
         self.stirred = true;
-        let (service, waiting) = (up.service, std::mem::take(&mut up.waiting));
+        let (service, waiting, was_used) = (up.service, std::mem::take(&mut up.waiting), up.was_used());
         self.take_out_of_use(service, place);
-        for id in waiting {
-            self.ask_again(id);
-        }
+        self.ask_elsewhere(waiting, was_used, error);
     }
 
     /// A connection is gone, or never came to be.
@@ -149,7 +142,7 @@ impl Session {
         let Some(up) = self.ups.get_mut(place).and_then(Option::take) else { return };
         tracing::debug!(connection = self.id, %error, "connection to the runtime ended");
         self.take_out_of_use(up.service, place);
-        let was_there = up.open.is_some();
+        let was_used = up.was_used();
         let mut calls: Vec<u32> = up.calls.into_values().collect();
         calls.sort_unstable();
         for id in calls {
@@ -163,9 +156,14 @@ impl Session {
                 self.fail(id, error);
             }
         }
-        for id in up.waiting {
-            if was_there {
-                // Nothing of it was sent, so that a new connection repeats nothing.
+        self.ask_elsewhere(up.waiting, was_used, error);
+    }
+
+    /// Calls that waited for a connection which is gone get a new one: nothing of them was sent, so that it repeats nothing.
+    /// They fail if it never took a call, as the next one would not either.
+    pub(super) fn ask_elsewhere(&mut self, waiting: VecDeque<u32>, was_used: bool, error: &Error) {
+        for id in waiting {
+            if was_used {
                 self.ask_again(id);
             } else if self.is_queued(id) {
                 self.fail(id, error);
@@ -239,13 +237,15 @@ impl Session {
         stream.state = State::Passing;
         stream.link = Some(Link { up: place, stream: number });
         stream.request.window = i64::from(up.peer.settings.window);
-        let end = !stream.request.has_data() && matches!(stream.request.end, Some(End::Flag));
+        let end = matches!(stream.request.end, Some(End::Head));
         if end {
             stream.request.end = None;
             stream.request.sink_done = true;
         }
         up.peer.head(number, head::forwarded(&head), end);
-        self.held -= std::mem::take(&mut stream.held);
+        // What waits on, waits for the runtime's room.
+        let waits_on = (stream.prepaid as usize).min(stream.held);
+        self.held -= std::mem::replace(&mut stream.held, waits_on) - waits_on;
         if up.next >= LAST_NUMBER {
             up.leaving = true;
             self.take_out_of_use(service, place);
@@ -305,6 +305,11 @@ impl Session {
 // === impl Up ===
 
 impl Up {
+    /// Whether it has ever taken a call.
+    pub(super) fn was_used(&self) -> bool {
+        self.next > 1
+    }
+
     /// Whether one more call can be sent now. One that does not read what it is sent gets no more of it.
     fn takes_call(&self) -> bool {
         self.calls.len() < self.peer.settings.streams as usize && !self.peer.is_overfull()
@@ -323,13 +328,5 @@ fn name_of(service: Service) -> &'static str {
     match service {
         Service::Image => "image",
         Service::Runtime => "runtime",
-    }
-}
-
-// === impl Counted ===
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.upstream_connections.dec();
     }
 }
