@@ -169,23 +169,17 @@ async fn run(config: Config) -> anyhow::Result<()> {
     // names a socket that nobody accepts on.
     drop((socket_file, admin_file));
     shutdown.release();
-    if let Some(prepull) = &prepull
-        && tokio::time::timeout(STORE_CLOSES, prepull.close()).await.is_err()
-    {
-        tracing::warn!("the queue does not give its store up in time");
-    }
-    if let Some(recorder) = &recorder
-        && tokio::time::timeout(STORE_CLOSES, recorder.close()).await.is_err()
-    {
-        tracing::warn!("the history of restarts does not give its store up in time");
-    }
     // Stage two: what is still under way after the drain ends with UNAVAILABLE.
-    tokio::select! {
-        () = proxy_thread.done.cancelled() => {}
-        () = tokio::time::sleep(config.drain_max) => tracing::info!("drain time is over, ending what is left"),
-        name = signals.next() => tracing::info!(signal = name, "second signal, ending at once"),
-    }
-    shutdown.end();
+    let drain = async {
+        tokio::select! {
+            () = proxy_thread.done.cancelled() => {}
+            () = tokio::time::sleep(config.drain_max) => tracing::info!("drain time is over, ending what is left"),
+            name = signals.next() => tracing::info!(signal = name, "second signal, ending at once"),
+        }
+        shutdown.end();
+    };
+    // Beside it, as neither needs the other.
+    tokio::join!(close_stores(prepull.as_ref(), recorder.as_ref()), drain);
     if tokio::time::timeout(LAST_WORDS, proxy_thread.done.cancelled()).await.is_err() {
         tracing::debug!("some clients did not take their last replies");
     }
@@ -194,6 +188,25 @@ async fn run(config: Config) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Has all that was acknowledged written down, and gives the stores up for a successor.
+async fn close_stores(prepull: Option<&Prepull>, recorder: Option<&Recorder>) {
+    let queue = async {
+        if let Some(prepull) = prepull
+            && tokio::time::timeout(STORE_CLOSES, prepull.close()).await.is_err()
+        {
+            tracing::warn!("the queue does not give its store up in time");
+        }
+    };
+    let history = async {
+        if let Some(recorder) = recorder
+            && tokio::time::timeout(STORE_CLOSES, recorder.close()).await.is_err()
+        {
+            tracing::warn!("the history of restarts does not give its store up in time");
+        }
+    };
+    tokio::join!(queue, history);
 }
 
 /// The socket that systemd passed, or one bound here.

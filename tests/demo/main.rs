@@ -16,7 +16,7 @@ use futures_util::future::try_join_all;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use k8s_cri::v1::*;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::transport::{Channel, Endpoint};
 
 use child::Crisp;
@@ -29,19 +29,19 @@ const METRICS: [&str; 3] =
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    // First of all, so that whenever it is interrupted there is nothing left behind.
+    let mut signals = Signals::new()?;
     let dir = tempfile::Builder::new().prefix("crisp-demo-").tempdir()?;
     let begun = Instant::now();
     let registry = Registry::start().await;
     // Interrupted, it returns, so that crisp and the directory go as on every other way out.
     let (mut crisp, image) = tokio::select! {
         tour = tour(&registry, dir.path()) => tour?,
-        ended = interrupted() => {
-            ended?;
-            bail!("interrupted");
-        }
+        () = signals.next() => bail!("interrupted"),
     };
     if std::env::var_os("KEEP").is_some_and(|value| !value.is_empty() && value != "0") {
-        keep_running(&crisp, &image).await?;
+        keep_running(&crisp, &image);
+        signals.next().await;
     }
 
     step("SIGTERM");
@@ -146,7 +146,7 @@ async fn show_state(runtime: &mut RuntimeServiceClient<Channel>, id: &str) -> an
     Ok(())
 }
 
-async fn keep_running(crisp: &Crisp, image: &str) -> anyhow::Result<()> {
+fn keep_running(crisp: &Crisp, image: &str) {
     step("still running; end it with Ctrl-C");
     let socket = crisp.socket.display();
     say(&format!("export CONTAINER_RUNTIME_ENDPOINT=unix://{socket} IMAGE_SERVICE_ENDPOINT=unix://{socket}"));
@@ -155,17 +155,26 @@ async fn keep_running(crisp: &Crisp, image: &str) -> anyhow::Result<()> {
     say("crictl images; crictl pods; crictl ps -a");
     say(&format!("{} status --admin-listen unix://{}", crisp.program.display(), crisp.admin.display()));
     say(&format!("curl http://{}/metrics", crisp.metrics));
-    interrupted().await
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-async fn interrupted() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed?,
-        _ = terminate.recv() => {}
+/// The signals that end the demo: Ctrl-C, SIGTERM, and the end of its terminal.
+struct Signals([Signal; 3]);
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let [interrupt, terminate, hangup] =
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        Ok(Self([interrupt?, terminate?, hangup?]))
     }
-    Ok(())
+
+    async fn next(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
 }
 
 async fn connect(socket: &Path) -> anyhow::Result<Channel> {

@@ -106,7 +106,7 @@ async fn a_stream_lives_until_the_drain_time_is_over() {
 
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let place = Place::new();
         let SlowRuntime { fake: _fake, pulls, .. } = slow_runtime(&place);
         let mut running = place.start("log", &["--drain-max", "10m"]).await;
