@@ -268,7 +268,8 @@ impl Config {
             }
         }
         if let Some(text) = file {
-            match serde_norway::from_str(text) {
+            // Some editors begin a file with a mark that YAML takes for a document of its own.
+            match serde_norway::from_str(text.trim_start_matches('\u{feff}')) {
                 Ok(Value::Mapping(map)) => config.read(&map, "", &mut mistakes),
                 Ok(Value::Null) => {}
                 Ok(_) => mistakes.push("file: expected keys and values, one `key: value` a line".into()),

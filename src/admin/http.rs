@@ -103,6 +103,7 @@ impl MetricsPort {
         loop {
             tokio::time::sleep(RETRY).await;
             if let Ok(listener) = TcpListener::bind(self.address).await {
+                tracing::info!(address = %self.address, "metrics and health are served now");
                 return listener;
             }
         }

@@ -164,7 +164,7 @@ impl Records {
         }
     }
 
-    /// Takes new resources and annotations for a container that has not ended.
+    /// Takes new resources for a container that has not ended.
     pub(super) fn update_resources(&self, update: UpdateContainerResourcesRequest) -> Result<(), Status> {
         let mut state = self.lock();
         let container = state.container_mut(&update.container_id)?;
