@@ -30,6 +30,8 @@ pub(crate) struct Flow {
     /// The receiver has been told so.
     pub(crate) sink_done: bool,
     queue: VecDeque<Piece>,
+    /// Bytes in it.
+    queued: usize,
     /// Bytes that the sender sent and has no credit for yet.
     received: u32,
     /// Of these, bytes that no longer take room here.
@@ -89,6 +91,7 @@ impl Flow {
         if bytes.len() <= SMALL {
             self.grow(&bytes, 0);
         } else {
+            self.queued += bytes.len();
             self.queue.push_back(Piece { bytes: Waiting::Whole(bytes), owed: 0 });
         }
     }
@@ -99,6 +102,7 @@ impl Flow {
     }
 
     fn grow(&mut self, content: &[u8], owed: u32) {
+        self.queued += content.len();
         if let Some(Piece { bytes: Waiting::Growing(last), owed: owing }) = self.queue.back_mut()
             && last.len() + content.len() <= GROWN
         {
@@ -112,6 +116,7 @@ impl Flow {
     /// Lets it go before all that waits; nothing is owed for it.
     pub(crate) fn push_first(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
+            self.queued += bytes.len();
             self.queue.push_front(Piece { bytes: Waiting::Whole(bytes), owed: 0 });
         }
     }
@@ -131,6 +136,7 @@ impl Flow {
     /// The next piece that waits, at most so much of it, and the bytes of the sender that go with it.
     pub(crate) fn pop(&mut self, most: usize) -> Option<(Bytes, u32)> {
         let first = self.queue.front_mut()?;
+        self.queued -= first.bytes.len().min(most);
         if first.bytes.len() <= most {
             return self.queue.pop_front().map(|piece| (piece.bytes.into_bytes(), piece.owed));
         }
@@ -141,6 +147,15 @@ impl Flow {
         let owed = first.owed.min(u32::try_from(most).unwrap_or(u32::MAX));
         first.owed -= owed;
         Some((bytes, owed))
+    }
+
+    /// Bytes that wait, of header fields too.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let fields = match &self.end {
+            Some(End::Trailers(fields)) => fields.size(),
+            Some(End::Head | End::Flag) | None => 0,
+        };
+        self.queued + fields
     }
 
     /// Whether DATA waits.
@@ -162,6 +177,7 @@ impl Flow {
     /// Gives up what waits. Gives the bytes of the sender that were in it: its connection needs their credit.
     pub(crate) fn clear(&mut self) -> u32 {
         self.end = None;
+        self.queued = 0;
         self.queue.drain(..).fold(0, |sum, piece| sum.saturating_add(piece.owed))
     }
 }
@@ -240,6 +256,7 @@ mod tests {
                     },
                 }
                 prop_assert_eq!(gone + waiting, received);
+                prop_assert_eq!(flow.waiting_bytes(), flow.queue.iter().map(|piece| piece.bytes.len()).sum::<usize>());
                 prop_assert!(credited <= gone && gone - credited < LIMIT / 2);
                 prop_assert_eq!(flow.received, received - credited);
             }

@@ -21,6 +21,9 @@ pub(crate) struct Decoder {
     table: Table,
 }
 
+/// Two sizes say all there is to say, the smallest and the last; millions would only take time.
+const MOST_SIZES: usize = 16;
+
 /// What is left of a block.
 struct Input<'a>(&'a [u8]);
 
@@ -52,6 +55,7 @@ impl Decoder {
     fn read(&mut self, mut input: Input<'_>, limit: usize, into: &mut Fields) -> Option<bool> {
         let mut fits = true;
         let mut fields_began = false;
+        let mut sizes = 0;
         while let Some(first) = input.byte() {
             match first {
                 0x80.. => {
@@ -68,7 +72,8 @@ impl Decoder {
                 }
                 0x20.. => {
                     let size = input.integer(first, 5)?;
-                    if fields_began || size > MAX_TABLE_SIZE {
+                    sizes += 1;
+                    if fields_began || size > MAX_TABLE_SIZE || sizes > MOST_SIZES {
                         return None;
                     }
                     self.table.set_max_size(size);

@@ -167,6 +167,7 @@ fn broken_blocks() {
         ("0001 61ff ffff ff07", "a huge value"),
         ("3fe2 1f", "a table of 4097"),
         ("8220", "a size update after a field"),
+        (&"20".repeat(17), "size updates without end"),
         ("4001 6181 00", "a value with padding of zeros"),
         ("4001 6184 ffff ffff", "a value with EOS"),
     ] {
