@@ -21,7 +21,7 @@ struct Parts {
     head: HeaderMap,
     /// Framed messages as they were on the wire, in order, cut wherever they were cut.
     body: Vec<Bytes>,
-    /// `None` for a reply that consists of its head alone ("trailers-only").
+    /// `None` for a reply that consists of its head alone ("trailers-only"), and for one that just ends.
     trailers: Option<HeaderMap>,
     /// Who says it, or is to blame that crisp says it.
     origin: Origin,
@@ -94,7 +94,7 @@ impl Raw {
         &self.inner.body
     }
 
-    /// The trailers, unless the reply is its head alone.
+    /// The trailers, if the reply has any: it may be its head alone, or just end.
     pub fn trailers(&self) -> Option<&HeaderMap> {
         self.inner.trailers.as_ref()
     }

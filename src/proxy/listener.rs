@@ -2,7 +2,7 @@
 
 use std::fs::TryLockError;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,10 +51,15 @@ pub enum BindError {
 pub fn bind(path: &Path) -> Result<(StdListener, SocketFile), BindError> {
     let failed = |action, source| BindError::Io { action, path: path.to_owned(), source };
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(|e| failed("create the directory of", e))?;
+        // Whatever the umask is: who may write there may replace the socket.
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(parent)
+            .map_err(|e| failed("create the directory of", e))?;
     }
     // Until it listens, nobody else may take the file for a stale one. The lock goes with the descriptor.
-    let _alone = lock(path).map_err(|e| failed("be alone while taking", e))?;
+    let _alone = lock(path)?;
     make_way(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(|e| failed("make a socket for", e))?;
     let address = SockAddr::unix(path).map_err(|e| failed("use the path", e))?;
@@ -106,7 +111,8 @@ pub async fn accept_all(listener: &UnixListener, mut serve: impl FnMut(UnixStrea
 /// Keeps other processes of crisp from taking the same path meanwhile.
 ///
 /// The lock is on a file that nobody else can open: whoever may read a directory may also lock it, for ever.
-fn lock(path: &Path) -> io::Result<std::fs::File> {
+fn lock(path: &Path) -> Result<std::fs::File, BindError> {
+    let failed = |action, source| BindError::Io { action, path: path.to_owned(), source };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let file = std::fs::OpenOptions::new()
         .write(true)
@@ -114,7 +120,8 @@ fn lock(path: &Path) -> io::Result<std::fs::File> {
         .truncate(false)
         .mode(0o600)
         .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path.with_file_name(format!(".{name}.lock")))?;
+        .open(path.with_file_name(format!(".{name}.lock")))
+        .map_err(|e| failed("write to the directory of", e))?;
     let started = Instant::now();
     loop {
         match file.try_lock() {
@@ -122,7 +129,7 @@ fn lock(path: &Path) -> io::Result<std::fs::File> {
             Err(TryLockError::WouldBlock) if started.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(failed("be alone while taking", error.into())),
         }
     }
 }

@@ -278,7 +278,6 @@ impl Client {
             _sent = send(&mut body, Frame::of_message(message).into_bytes(), true) => response.await,
         };
         let (head, mut body) = response.map_err(lost)?.into_parts();
-        let only_head = body.is_end_stream();
         let mut chunks = Vec::new();
         let mut size = 0;
         while let Some(chunk) = body.data().await {
@@ -291,7 +290,6 @@ impl Client {
             chunks.push(chunk);
         }
         let trailers = body.trailers().await.map_err(lost)?;
-        let trailers = if only_head { None } else { Some(trailers.unwrap_or_default()) };
         Ok(Raw::new(head.status, head.headers, chunks, trailers))
     }
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::net::UnixListener;
 
-use crisp::cri::Method;
+use crisp::cri::{Method, Plan, Policy};
 
+use crate::support::alone::ran_alone;
+use crate::support::feature::{everywhere, feature};
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PADDED, PING,
@@ -63,6 +65,9 @@ async fn calls_that_wait_for_their_turn_leave_room_for_who_has_it() {
 /// What waits for its turn has an end all the same.
 #[tokio::test]
 async fn requests_that_wait_for_their_turn_do_not_pile_up() {
+    if ran_alone("frame_room::requests_that_wait_for_their_turn_do_not_pile_up") {
+        return;
+    }
     let (crisp, listener, mut client) = scene(&[]).await;
     client.write(&[head(1, PATH)]).await;
     let mut runtime = RawFrames::accept(&listener, &[(MAX_CONCURRENT_STREAMS, 1)]).await;
@@ -84,6 +89,53 @@ async fn requests_that_wait_for_their_turn_do_not_pile_up() {
     client.write_data(1, END_STREAM, b"ask").await;
     runtime.write(&[whole_reply(1, b"well")]).await;
     assert_eq!(client.reply(1).await.0, b"well");
+}
+
+/// Sends requests that are collected whole until some are refused, with a runtime that says this of its room.
+async fn pile_up(crisp: &InProcess, said: Option<&[(u16, u32)]>) {
+    let path = Method::CREATE_CONTAINER.path();
+    let message = [&[0, 0, 0x10, 0, 0][..], &vec![7; 1 << 20]].concat();
+    let listener = UnixListener::bind(crisp.runtime_socket()).unwrap();
+    let mut client = RawFrames::connect_with(&crisp.socket(), &[]).await;
+    let mut runtime = None;
+    for number in 0..400 {
+        let stream = 2 * number + 1;
+        client.write(&[head(stream, path)]).await;
+        for piece in message.chunks(16_384) {
+            client.write_data(stream, 0, piece).await;
+        }
+        client.write(&[frame(DATA, END_STREAM, stream, &[])]).await;
+        if let Some(said) = said
+            && runtime.is_none()
+        {
+            runtime = Some(RawFrames::accept(&listener, said).await);
+        }
+        client.settle().await;
+        if crisp.metric("crisp_calls_total{method=\"CreateContainer\",code=\"RESOURCE_EXHAUSTED\"}") >= 10.0 {
+            assert!((100..150).contains(&number), "128 MiB may wait, and {number} do");
+            return;
+        }
+    }
+    panic!("they have no end");
+}
+
+/// Broke: what had been collected counted no more once the call was at the runtime, though all of it waited for room there.
+#[tokio::test]
+async fn requests_that_wait_for_the_runtimes_room_do_not_pile_up() {
+    pile_up(&InProcess::start(), Some(&[(INITIAL_WINDOW_SIZE, 0)])).await;
+}
+
+/// Broke: nor did it count while a feature had it.
+#[tokio::test]
+async fn requests_that_a_feature_keeps_do_not_pile_up() {
+    let keeps = feature("keeps", Policy::Closed, |call, _| {
+        let message = call.message.clone();
+        Ok(Some(Plan::Delegate(Box::pin(async move {
+            std::future::pending::<()>().await;
+            crisp::cri::Raw::message(&message)
+        }))))
+    });
+    pile_up(&InProcess::with(|_, _| everywhere(vec![keeps])), None).await;
 }
 
 /// Broke, in a prototype: a total hang after a hundred thousand calls. Whatever becomes of a call, all of its DATA is
@@ -204,6 +256,9 @@ fn resident() -> usize {
 /// Broke: a byte of a head may stand for four thousand, and all that was read at once was written out at once.
 #[tokio::test]
 async fn heads_that_grow_on_their_way_do_not_pile_up() {
+    if ran_alone("frame_room::heads_that_grow_on_their_way_do_not_pile_up") {
+        return;
+    }
     const HEADS: u32 = 100;
     let (crisp, listener, mut client) = scene(&[]).await;
     // A field that fills the table, and then a thousand references to it in each head: four megabytes.
@@ -231,6 +286,9 @@ async fn heads_that_grow_on_their_way_do_not_pile_up() {
 /// Broke: heads were kept without end while their messages were waited for: 4 KB cost 16 MB.
 #[tokio::test]
 async fn heads_of_calls_that_are_looked_at_do_not_pile_up() {
+    if ran_alone("frame_room::heads_of_calls_that_are_looked_at_do_not_pile_up") {
+        return;
+    }
     const HEADS: u32 = 100;
     let (_crisp, _listener, mut client) = scene(&[]).await;
     let path = Method::RUN_POD_SANDBOX.path();

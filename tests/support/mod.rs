@@ -1,5 +1,6 @@
 //! What the tests share: a runtime and a client that speak raw HTTP/2, and crisp itself in two forms.
 
+pub(crate) mod alone;
 pub(crate) mod binary;
 pub(crate) mod bytes_on_the_wire;
 pub(crate) mod fake_runtime;

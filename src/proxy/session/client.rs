@@ -8,7 +8,7 @@ use crate::error::Origin;
 use crate::http2::{End, Event, Fault, Fields, HEADER_LIST, MOST_WINDOW, Reason, STREAM_WINDOW};
 use crate::proxy::head;
 use crate::proxy::observation::Observation;
-use crate::proxy::session::{Leaving, MOST_EFFORT, Session};
+use crate::proxy::session::{CALL_ITSELF, Leaving, MOST_EFFORT, Session};
 use crate::proxy::stream::{State, Stream};
 
 /// Bytes of header fields, and calls whose windows change, that cost as much as a frame.
@@ -66,7 +66,7 @@ impl Session {
                         let why = if by == 0 { Reason::PROTOCOL_ERROR } else { Reason::FLOW_CONTROL_ERROR };
                         self.remove(stream, Some(why), Some(Reason::CANCEL));
                     } else {
-                        self.stirred |= call.reply_listed;
+                        self.has_room_for_reply(stream);
                     }
                 }
             }
@@ -146,7 +146,7 @@ impl Session {
             stream.request.source_done = true;
             stream.request.end = Some(End::Head);
         }
-        let size = fields.size();
+        let size = fields.size() + CALL_ITSELF;
         let looked_at = !end && !self.proxy.router.route(method).is_empty();
         if looked_at {
             stream.state = State::Collecting { head: Box::new(fields), splitter: Splitter::default() };

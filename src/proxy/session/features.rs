@@ -99,7 +99,6 @@ impl Session {
                 }
             }
             answered => {
-                self.held -= std::mem::take(&mut stream.held);
                 // What is forwarded is counted on its way.
                 stream.observation.request_bytes(frame.into_bytes().len());
                 match answered {

@@ -73,7 +73,7 @@ impl Session {
                     if by == 0 || stream.request.window > i64::from(MOST_WINDOW) {
                         self.broke_rules(id, "room for nothing, or for too much");
                     } else {
-                        self.stirred |= stream.request_listed;
+                        self.has_room_for_request(id);
                     }
                 }
             }
@@ -189,12 +189,17 @@ impl Session {
                 }
             }
             Some(_) => {
-                // It goes on first, and may be the last of the call.
+                // It goes on first, unless it is the last: a call that has ended is told of, with all that was seen in it.
                 let mut replies = stream.replies.take();
+                let metrics = self.proxy.metrics.clone();
+                let mut see = || replies.iter_mut().for_each(|replies| replies.see(content, &metrics));
+                if end {
+                    see();
+                }
                 self.reply_passed(id, length - size);
                 self.pass_reply(id, content, end);
-                if let Some(replies) = &mut replies {
-                    replies.see(content, &self.proxy.metrics);
+                if !end {
+                    see();
                 }
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.replies = replies;

@@ -44,6 +44,14 @@ impl Session {
             self.requests_waiting.push_back(id);
         }
         self.request_passed(id, passed);
+        self.hold_no_more(id);
+    }
+
+    /// The runtime gives a request room. Others are not looked at for its sake, unless it is their turn anyway.
+    pub(super) fn has_room_for_request(&mut self, id: u32) {
+        if !self.stirred && self.streams.get(&id).is_some_and(|stream| stream.request_listed) {
+            self.send_request(id);
+        }
     }
 
     /// Bytes of a request take no more room here.
@@ -54,9 +62,6 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return self.down.pass(length) };
         let paid = length.min(stream.prepaid);
         stream.prepaid -= paid;
-        let no_more_held = (paid as usize).min(stream.held);
-        stream.held -= no_more_held;
-        self.held -= no_more_held;
         self.down.pass(length - paid);
         if let Some(credit) = stream.request.pass(length, STREAM_WINDOW) {
             self.down.credit(id, credit);
@@ -98,6 +103,13 @@ impl Session {
         self.reply_passed(id, passed);
         if done {
             self.finish(id);
+        }
+    }
+
+    /// The client gives a reply room; see [`Session::has_room_for_request`].
+    pub(super) fn has_room_for_reply(&mut self, id: u32) {
+        if !self.stirred && self.streams.get(&id).is_some_and(|stream| stream.reply_listed) {
+            self.send_reply(id);
         }
     }
 
@@ -151,19 +163,21 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.outcome = Some(Outcome::Answered(raw.clone()));
         stream.head_sent = true;
-        let only_head = raw.trailers().is_none();
+        let only_head = raw.trailers().is_none() && raw.body().is_empty();
         self.down.head(id, head::fields_of(Some(raw.status()), raw.head()).iter(), only_head);
-        if let Some(trailers) = raw.trailers() {
-            for chunk in raw.body() {
-                stream.observation.reply_bytes(chunk.len());
-                stream.reply.push(chunk.clone());
-            }
-            stream.reply.end = Some(End::Trailers(Box::new(head::fields_of(None, trailers))));
-            self.send_reply(id);
-        } else {
+        if only_head {
             stream.reply.sink_done = true;
-            self.finish(id);
+            return self.finish(id);
         }
+        for chunk in raw.body() {
+            stream.observation.reply_bytes(chunk.len());
+            stream.reply.push(chunk.clone());
+        }
+        stream.reply.end = Some(match raw.trailers() {
+            Some(trailers) => End::Trailers(Box::new(head::fields_of(None, trailers))),
+            None => End::Flag,
+        });
+        self.send_reply(id);
     }
 
     /// Ends a call with an error of crisp, whatever has been sent so far.
@@ -210,6 +224,7 @@ impl Session {
         stream.state = State::Answered;
         let given_up = stream.request.clear();
         self.request_passed(id, given_up);
+        self.hold_no_more(id);
     }
 
     // --- the end ---

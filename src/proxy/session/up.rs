@@ -11,7 +11,7 @@ use crate::cri::method::Service;
 use crate::error::Error;
 use crate::http2::{End, Fault, Fields, Peer, Reason};
 use crate::proxy::head;
-use crate::proxy::session::{Counted, Session};
+use crate::proxy::session::{CALL_ITSELF, Counted, Session};
 use crate::proxy::stream::{Link, State};
 use crate::proxy::upstream::Endpoint;
 
@@ -223,7 +223,7 @@ impl Session {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return head };
         let Some(stream) = self.streams.get_mut(&id) else { return head };
         if !up.takes_call() {
-            let size = head.size();
+            let size = head.size() + CALL_ITSELF;
             stream.state = State::Queued(Box::new(head));
             up.waiting.push_back(id);
             if stream.held == 0 {
@@ -243,9 +243,6 @@ impl Session {
             stream.request.sink_done = true;
         }
         up.peer.head(number, head::forwarded(&head), end);
-        // What waits on, waits for the runtime's room.
-        let waits_on = (stream.prepaid as usize).min(stream.held);
-        self.held -= std::mem::replace(&mut stream.held, waits_on) - waits_on;
         if up.next >= LAST_NUMBER {
             up.leaving = true;
             self.take_out_of_use(service, place);
