@@ -13,7 +13,7 @@ need() {
     /*) [ -e "$1" ] && return ;;
     *) PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null && return ;;
   esac
-  case " ${packages[*]} " in *" $2 "*) return ;; esac
+  case " ${packages[*]} " in *" $2 "*) return 0 ;; esac
   packages+=("$2")
 }
 
@@ -45,6 +45,10 @@ install_packages() {
 }
 
 build() {
+  # Rust links with it. What a crate compiles in C needs the headers too.
+  need cc gcc
+  need /usr/include/stdio.h libc6-dev
+  install_packages
   # Without a protoc on the PATH one comes from a crate, to the place that the Makefile puts on the PATH.
   command -v protoc > /dev/null || [ -x "$target/protoc/bin/protoc" ] \
     || cargo run --quiet --locked --manifest-path tests/protoc/Cargo.toml --target-dir "$target/protoc/build" -- "$target/protoc"
@@ -65,12 +69,11 @@ node() {
 
 e2e() {
   node
-  need gcc gcc
-  need /usr/include/stdio.h libc6-dev
   need conmon conmon
   need nft nftables
   need /usr/include/seccomp.h libseccomp-dev
   need pkg-config pkg-config
+  need mkfs.ext4 e2fsprogs
   # Only a machine without a Go that will do (Debian's is too old) needs Python, to fetch one.
   tests/peers/build.sh --has-go || need pip3 python3-pip
 }

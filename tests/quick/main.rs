@@ -40,8 +40,6 @@ mod restarts;
 mod runtime_away;
 mod runtime_frames;
 mod service_links;
-#[path = "../support/skip.rs"]
-mod skip;
 mod sockets;
 
 #[path = "../support/api_server.rs"]

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::skip::skip;
 use crate::support::binary::{Place, crisp, free_address};
 use crate::support::bytes_on_the_wire::{Reply, framed, headers, request};
 use crate::support::fake_runtime::FakeRuntime;
@@ -92,7 +91,8 @@ async fn all_mistakes_of_a_configuration_are_told_at_once() {
 async fn without_a_runtime_the_error_names_where_it_was_looked_for() {
     let sockets = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
     if sockets.iter().any(|socket| std::path::Path::new(socket).exists()) {
-        return skip("no runtime found", "this machine has a container runtime");
+        // On a machine with a runtime that is what is found; src/app/discovery.rs tests the words.
+        return;
     }
     let place = Place::new();
     let arguments = place.arguments();

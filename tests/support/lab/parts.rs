@@ -13,6 +13,11 @@ pub(crate) fn missing_for_node() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());
     }
+    if !has_capabilities() {
+        return Some(
+            "needs root with CAP_SYS_ADMIN and CAP_NET_ADMIN, not that of a plain container".to_owned(),
+        );
+    }
     let mut missing: Vec<&str> =
         ["containerd", "runc", "docker-registry", "umoci", "skopeo", "busybox", "ip", "umount", "iptables"]
             .into_iter()
@@ -22,6 +27,16 @@ pub(crate) fn missing_for_node() -> Option<String> {
         missing.push("CNI plugins");
     }
     (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+}
+
+/// Whether root may do here what root may do on a machine: in an unprivileged container it may not.
+fn has_capabilities() -> bool {
+    const NET_ADMIN: u64 = 1 << 12;
+    const SYS_ADMIN: u64 = 1 << 21;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or_default();
+    effective & NET_ADMIN != 0 && effective & SYS_ADMIN != 0
 }
 
 /// The same for the programs of one or more Go peers, which `make e2e` builds.
