@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_norway::{Mapping, Value};
 
-use self::value::{absolute, boolean, log_filter, unix};
+use self::value::{MAX_SOCKET, absolute, boolean, log_filter, unix};
 use crate::image::AciNames;
 
 pub use self::containers::{HashShield, Kubelets, ShieldMode};
@@ -114,6 +114,10 @@ pub struct Mistakes(pub Vec<String>);
 
 /// The well-known sockets of containerd and CRI-O.
 pub const WELL_KNOWN: [&str; 2] = ["/run/containerd/containerd.sock", "/run/crio/crio.sock"];
+
+/// Where the embedded runtime is in the state directory, and its socket there.
+pub const EMBEDDED: &str = "embedded";
+pub(crate) const EMBEDDED_SOCKET: &str = "embedded.sock";
 
 /// Every field, in the order in which it is documented.
 pub fn fields() -> impl Iterator<Item = &'static Field> {
@@ -313,14 +317,18 @@ impl Config {
     /// Takes over what the file says below the path of a section; the whole file has an empty one.
     fn read(&mut self, map: &Mapping, section: &str, mistakes: &mut Vec<String>) {
         for (key, value) in map {
-            // A dot would be another spelling of a key in a section, and both could be there.
-            let Some(key) = key.as_str().filter(|key| !key.is_empty() && !key.contains('.')) else {
-                let place = if section.is_empty() { "file" } else { section };
-                mistakes
-                    .push(format!("{place}: a key must be text without dots; a section has its own lines"));
+            let below =
+                |key: &str| if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+            let Some(key) = key.as_str() else {
+                mistakes.push(format!("{}: {UNKNOWN}", below(&scalar(key).unwrap_or_else(|| "?".into()))));
                 continue;
             };
-            let path = if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") };
+            let path = below(if key.is_empty() { "''" } else { key });
+            // A dot would be another spelling of a key in a section, and both could be there.
+            if let Some((first, rest)) = key.split_once('.') {
+                mistakes.push(format!("{path}: write `{first}:` and, indented below it, `{rest}:`"));
+                continue;
+            }
             let text = match (kind(&path), value) {
                 (Key::Unknown, _) => {
                     mistakes.push(format!("{path}: {UNKNOWN}"));
@@ -332,12 +340,12 @@ impl Config {
                 }
                 // What has no value sets nothing.
                 (_, Value::Null) => continue,
-                (Key::Field, Value::String(text)) => text.clone(),
-                (Key::Field, Value::Number(number)) => number.to_string(),
-                (Key::Field, Value::Bool(flag)) => flag.to_string(),
-                (Key::Field, _) => {
-                    mistakes.push(format!("{path}: expected a single value"));
-                    continue;
+                (Key::Field(field), value) => {
+                    let Some(text) = field.text(value) else {
+                        mistakes.push(format!("{path}: expected {}", field.form));
+                        continue;
+                    };
+                    text
                 }
                 (Key::Section, _) => {
                     mistakes.push(format!("{path}: expected keys below it, not a value"));
@@ -364,6 +372,13 @@ impl Config {
         if Some(&self.listen) == runtime || Some(&self.listen) == self.image_endpoint.as_ref() {
             mistakes.push("listen: is the runtime's own socket, so crisp would call itself".into());
         }
+        let embedded = self.state_dir.join(EMBEDDED).join(EMBEDDED_SOCKET);
+        if self.runtime_endpoint == Some(Runtime::Embedded) && embedded.as_os_str().len() > MAX_SOCKET {
+            mistakes.push(format!(
+                "stateDir: is too long for the embedded runtime: its socket there would have a path of more than {MAX_SOCKET} \
+                 bytes"
+            ));
+        }
         if self.listen == self.admin_listen {
             mistakes.push("adminListen: must differ from listen".into());
         }
@@ -374,6 +389,18 @@ impl Config {
 // === impl Field ===
 
 impl Field {
+    /// A value of the file as a flag would have it. What is a list may be one in YAML's own way.
+    fn text(&self, value: &Value) -> Option<String> {
+        let parts: Option<Vec<String>> = match value {
+            Value::Sequence(list) if self.form.ends_with(",...") => list.iter().map(scalar).collect(),
+            Value::Mapping(map) if self.form.contains('=') => {
+                map.iter().map(|(key, value)| Some(format!("{}={}", scalar(key)?, scalar(value)?))).collect()
+            }
+            _ => return scalar(value),
+        };
+        Some(parts?.join(","))
+    }
+
     /// The flag that sets this field, without dashes.
     pub fn flag(&self) -> String {
         flag_of(self.key).trim_start_matches('-').to_owned()
@@ -390,9 +417,19 @@ impl fmt::Display for Mistakes {
 
 impl std::error::Error for Mistakes {}
 
+/// A value that is no list and has no keys, as it is written.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        Value::Null | Value::Sequence(_) | Value::Mapping(_) | Value::Tagged(_) => None,
+    }
+}
+
 /// What a path in the file may be.
 enum Key {
-    Field,
+    Field(&'static Field),
     Section,
     Unknown,
 }
@@ -401,8 +438,8 @@ const UNKNOWN: &str = "unknown key";
 
 fn kind(path: &str) -> Key {
     let below = |key: &str| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
-    if fields().any(|field| field.key == path) {
-        Key::Field
+    if let Some(field) = fields().find(|field| field.key == path) {
+        Key::Field(field)
     } else if fields().any(|field| below(field.key)) {
         Key::Section
     } else {

@@ -41,6 +41,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::config::EMBEDDED_SOCKET;
 use image_service::Images;
 use layout::Layout;
 use pull::Puller;
@@ -59,10 +60,10 @@ pub struct Embedded {
     server: Option<JoinHandle<Result<(), tonic::transport::Error>>>,
 }
 
-/// Why the embedded runtime could not start.
+/// Why the embedded runtime could not start, in all words: it has no source that would repeat them.
 #[derive(Debug, thiserror::Error)]
 #[error("embedded runtime: {0}")]
-pub struct Error(#[from] Problem);
+pub struct Error(Problem);
 
 #[derive(Debug, thiserror::Error)]
 enum Problem {
@@ -78,6 +79,12 @@ enum Problem {
     Interrupted,
 }
 
+impl From<Problem> for Error {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
 /// Starts the runtime on the tokio runtime it is called in, with its socket and images under `dir`.
 ///
 /// The images of an earlier run are found again; what it left half-written is removed.
@@ -86,7 +93,7 @@ pub async fn start(dir: &Path) -> Result<Embedded, Error> {
     let opened = tokio::task::spawn_blocking(move || open(&opening)).await;
     let (lock, store) = opened.map_err(|_| Problem::Interrupted)??;
     let store = Arc::new(store);
-    let endpoint = dir.join("embedded.sock");
+    let endpoint = dir.join(EMBEDDED_SOCKET);
     let listener = listen(&endpoint)?;
 
     let stop = CancellationToken::new();

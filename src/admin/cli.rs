@@ -15,7 +15,7 @@ mod table;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 
 use self::form::output;
-use crate::config::{Config, fields};
+use crate::config::{Config, Mistakes, fields};
 
 /// Exit codes of every command.
 pub mod exit {
@@ -114,20 +114,22 @@ fn asking(name: &'static str) -> Command {
 
 /// Reads the configuration that a command's flags and file give. The error is ready to be shown.
 pub fn config(matches: &ArgMatches) -> Result<Config, String> {
-    let file = match matches.try_get_one::<String>("config").ok().flatten() {
-        None => None,
-        Some(path) => {
-            Some((path, std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?))
-        }
-    };
+    let path = matches.try_get_one::<String>("config").ok().flatten();
+    let file = path.map(std::fs::read_to_string).transpose();
     let flags = fields().filter_map(|field| {
         let value = matches.try_get_one::<String>(field.key).ok().flatten()?;
         Some((field.key, value.as_str()))
     });
-    Config::load(file.as_ref().map(|(_, text)| text.as_str()), flags).map_err(|mistakes| {
-        let place = file.map(|(path, _)| format!(" (file {path})")).unwrap_or_default();
-        format!("the configuration is wrong{place}:\n{mistakes}")
-    })
+    let unreadable = file.as_ref().err().map(|error| format!("the file cannot be read: {error}"));
+    let loaded = Config::load(file.unwrap_or_default().as_deref(), flags);
+    let mut mistakes: Vec<String> = unreadable.into_iter().collect();
+    match loaded {
+        Ok(config) if mistakes.is_empty() => return Ok(config),
+        Ok(_) => {}
+        Err(Mistakes(others)) => mistakes.extend(others),
+    }
+    let place = path.map(|path| format!(" (file {path})")).unwrap_or_default();
+    Err(format!("the configuration is wrong{place}:\n{}", Mistakes(mistakes)))
 }
 
 fn config_file() -> Arg {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::{Config, Runtime, WELL_KNOWN};
+use crate::config::{Config, EMBEDDED, Runtime, WELL_KNOWN};
 use crate::proxy::listener;
 use crate::proxy::upstream::{Endpoint, Endpoints};
 use crate::runtime::{self, Embedded};
@@ -36,7 +36,7 @@ pub(super) async fn find_runtime(
     let runtime = match &config.runtime_endpoint {
         Some(Runtime::Unix(path)) => path.clone(),
         Some(Runtime::Embedded) => {
-            let started = embedded.insert(runtime::start(&config.state_dir.join("embedded")).await?);
+            let started = embedded.insert(runtime::start(&config.state_dir.join(EMBEDDED)).await?);
             started.endpoint().to_owned()
         }
         // crisp's own socket exists by now, and may well lie at a well-known place.

@@ -45,9 +45,10 @@ pub(super) const FIELDS: &[Field] = &[
                expects, so that the upgrade restarts only what has changed. dry-run only counts and logs them.",
         set: |config, text| {
             config.hash_shield.mode = match text {
-                "on" => ShieldMode::On,
+                // What older versions of YAML make of on and off.
+                "on" | "true" => ShieldMode::On,
                 "dry-run" => ShieldMode::DryRun,
-                "off" => ShieldMode::Off,
+                "off" | "false" => ShieldMode::Off,
                 _ => return Err("must be on, dry-run or off".to_owned()),
             };
             Ok(())

@@ -39,18 +39,38 @@ fn what_is_no_key_is_a_mistake_whatever_it_holds() {
         ("metricListen:", "metricListen: unknown key"),
         ("drainn: {}", "drainn: unknown key"),
         ("drain: {maxx: }", "drain.maxx: unknown key"),
-        ("listen: {}", "listen: expected a single value"),
-        ("listen: {a: b}", "listen: expected a single value"),
-        ("listen: [a]", "listen: expected a single value"),
+        ("listen: {}", "listen: expected unix://PATH"),
+        ("listen: {a: b}", "listen: expected unix://PATH"),
+        ("listen: [unix:///a]", "listen: expected unix://PATH"),
+        ("image: {aciPrefixes: {a: b}}", "image.aciPrefixes: expected HOST[/PATH],..."),
+        ("image: {aciPrefixes: [[a]]}", "image.aciPrefixes: expected HOST[/PATH],..."),
+        ("prepull: {nodeLabels: {a: [b]}}", "prepull.nodeLabels: expected KEY=VALUE,..."),
         ("drain: 3s", "drain: expected keys below it, not a value"),
-        ("drain.max: 3s\ndrain: {max: 5s}", "file: a key must be text without dots"),
-        ("5: 3s", "file: a key must be text without dots"),
-        ("'': 3s", "file: a key must be text without dots"),
+        ("drain.max: 3s\ndrain: {max: 5s}", "drain.max: write `drain:` and, indented below it, `max:`"),
+        ("5: 3s", "5: unknown key"),
+        ("log: {true: 3s}", "log.true: unknown key"),
+        ("[a]: 3s", "?: unknown key"),
+        ("'': 3s", "'': unknown key"),
     ] {
         let Mistakes(mistakes) = load(text, &[]).unwrap_err();
         assert!(mistakes[0].starts_with(mistake), "{text}: {mistakes:?}");
     }
     assert_eq!(load("listen:\ndrain:\nlog: {}\n", &[]).unwrap(), load("", &[]).unwrap());
+}
+
+/// What is a list may be one of YAML's, and switches may have been through a tool that knows them as booleans.
+#[test]
+fn yamls_own_lists_and_switches_are_taken() {
+    for (yaml, text) in [
+        ("image: {aciPrefixes: [a.example, b.example/c]}", "image: {aciPrefixes: 'a.example,b.example/c'}"),
+        ("prepull: {nodeLabels: {a: b, zone: 5}}", "prepull: {nodeLabels: 'a=b,zone=5'}"),
+        ("prepull: {nodeLabels: [a=b]}", "prepull: {nodeLabels: a=b}"),
+        ("image: {aciPrefixes: []}", ""),
+        ("hashShield: {mode: false}", "hashShield: {mode: 'off'}"),
+        ("hashShield: {mode: true}", "hashShield: {mode: 'on'}"),
+    ] {
+        assert_eq!(load(yaml, &[]).unwrap(), load(text, &[]).unwrap(), "{yaml}");
+    }
 }
 
 /// Broke: crisp started and could then reach no runtime.
@@ -60,6 +80,12 @@ fn a_path_too_long_for_a_socket_is_a_mistake() {
     assert!(load("", &[("runtimeEndpoint", &path(107))]).is_ok());
     let Mistakes(mistakes) = load("", &[("runtimeEndpoint", &path(108))]).unwrap_err();
     assert!(mistakes[0].contains("at most 107 bytes"), "{mistakes:?}");
+    let embedded = format!("runtimeEndpoint: embedded\nstateDir: /{}", "x".repeat(83));
+    assert!(load(&embedded, &[]).is_ok());
+    let Mistakes(mistakes) = load(&(embedded + "x"), &[]).unwrap_err();
+    assert!(mistakes[0].starts_with("stateDir: is too long"), "{mistakes:?}");
+    let Mistakes(mistakes) = load("listen: \"unix:///a\\0b\"", &[]).unwrap_err();
+    assert!(mistakes[0].starts_with("listen: expected unix:///absolute"), "{mistakes:?}");
 }
 
 #[test]

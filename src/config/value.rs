@@ -4,18 +4,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The longest path of a socket: what the kernel takes, without the closing zero.
+pub(super) const MAX_SOCKET: usize = 107;
+
 pub(super) fn unix(text: &str) -> Result<PathBuf, String> {
     let path = text
         .strip_prefix("unix://")
         .and_then(|path| absolute(path).ok())
         .ok_or_else(|| "expected unix:///absolute/path".to_owned())?;
-    // What the kernel takes: 108 bytes with the closing zero.
-    if path.as_os_str().len() < 108 { Ok(path) } else { Err("a socket's path has at most 107 bytes".into()) }
+    if path.as_os_str().len() > MAX_SOCKET {
+        return Err(format!("a socket's path has at most {MAX_SOCKET} bytes"));
+    }
+    Ok(path)
 }
 
 pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
-    if path.is_absolute() { Ok(path.to_owned()) } else { Err("expected an absolute path".into()) }
+    let can_be = path.is_absolute() && !text.contains('\0');
+    if can_be { Ok(path.to_owned()) } else { Err("expected an absolute path".into()) }
 }
 
 /// A word that is no level would be taken for the name of a module, and everything else would fall silent.
