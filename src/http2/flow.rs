@@ -158,6 +158,18 @@ impl Flow {
         self.queued + fields
     }
 
+    /// Bytes that the sender has no credit for and will have none of before something has gone.
+    #[cfg(debug_assertions)]
+    pub(crate) fn uncredited(&self) -> u32 {
+        self.received - self.passed
+    }
+
+    /// Bytes of the sender in what waits. All that are uncredited, or some are lost.
+    #[cfg(debug_assertions)]
+    pub(crate) fn owed(&self) -> u32 {
+        self.queue.iter().map(|piece| piece.owed).sum()
+    }
+
     /// Whether DATA waits.
     pub(crate) fn has_data(&self) -> bool {
         !self.queue.is_empty()

@@ -163,6 +163,11 @@ impl Peer {
         self.out.len() >= OVERFULL
     }
 
+    /// Whether the other side has said its first word.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.settings.told
+    }
+
     // --- what comes ---
 
     /// What has been read, for who goes through its frames. It must come back.
@@ -233,6 +238,12 @@ impl Peer {
     pub(crate) fn pass(&mut self, length: u32) {
         self.passed = self.passed.saturating_add(length);
         self.credit_connection();
+    }
+
+    /// Bytes that the other side has no credit for and will have none of before something has gone.
+    #[cfg(debug_assertions)]
+    pub(crate) fn uncredited(&self) -> u32 {
+        self.received - self.passed
     }
 
     /// Gives credit once it is worth a frame: half of the room, or as much as there is left. The rest may be taken by calls

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fmt, io};
 
@@ -30,9 +31,11 @@ pub struct Endpoints {
 }
 
 /// A unix socket of the runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Endpoint {
     path: PathBuf,
+    /// The last attempt to reach it failed, and that was told.
+    is_away: AtomicBool,
 }
 
 /// One connection to an endpoint: dialled by the first call that needs it, and anew after it was lost.
@@ -85,7 +88,7 @@ const DATA_FRAME_BUDGET: usize = 32 * 1024 * 1024;
 impl Endpoint {
     /// An endpoint at a socket path.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), is_away: AtomicBool::new(false) }
     }
 
     /// The socket.
@@ -99,13 +102,20 @@ impl Endpoint {
         async move { UnixStream::connect(path).await }.boxed()
     }
 
-    /// It cannot be reached.
+    /// It cannot be reached. That is logged once, until it is there again.
     pub(super) fn away(&self, error: &dyn fmt::Display) -> Error {
-        Error::new(
-            Kind::Unavailable,
-            Origin::Runtime,
-            format!("the container runtime at {self} cannot be reached: {error}; is it running?"),
-        )
+        let words = format!("the container runtime at {self} cannot be reached: {error}; is it running?");
+        if !self.is_away.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{words} Calls fail until it is there");
+        }
+        Error::new(Kind::Unavailable, Origin::Runtime, words)
+    }
+
+    /// It was reached.
+    pub(super) fn reached(&self) {
+        if self.is_away.swap(false, Ordering::Relaxed) {
+            tracing::info!("the container runtime at {self} is there again");
+        }
     }
 
     /// The connection ended under a call.
@@ -126,6 +136,7 @@ impl Endpoint {
         let stream = self.connect().await.map_err(|e| away(&e))?;
         let (sender, connection) = client_settings().handshake(stream).await.map_err(|e| away(&e))?;
         metrics.set_upstream_up(name, true);
+        self.reached();
         metrics.upstream_connections.inc();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -278,6 +289,7 @@ impl Client {
             _sent = send(&mut body, Frame::of_message(message).into_bytes(), true) => response.await,
         };
         let (head, mut body) = response.map_err(lost)?.into_parts();
+        let only_head = body.is_end_stream();
         let mut chunks = Vec::new();
         let mut size = 0;
         while let Some(chunk) = body.data().await {
@@ -290,6 +302,10 @@ impl Client {
             chunks.push(chunk);
         }
         let trailers = body.trailers().await.map_err(lost)?;
+        if !only_head && chunks.is_empty() && trailers.is_none() {
+            // It just ended, after its head: that is another reply than a head alone.
+            chunks.push(Bytes::new());
+        }
         Ok(Raw::new(head.status, head.headers, chunks, trailers))
     }
 }

@@ -242,6 +242,7 @@ async fn every_shape_of_reply_passes_unchanged() {
         initial_metadata,
         Reply::error("12", "unknown%20method"),
         Reply { trailers: None, ..plain.clone() },
+        Reply { body: vec![Bytes::new()], trailers: None, ..plain.clone() },
         Reply { body: vec![], ..plain.clone() },
         Reply { body: vec![], trailers: Some(HeaderMap::new()), ..plain.clone() },
         Reply {

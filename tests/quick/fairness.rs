@@ -10,7 +10,8 @@ use crisp::shutdown::Shutdown;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::support::raw_frames::{
-    END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RawFrames, call_block, cancel, frame, settings,
+    DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, PING, PREFACE, RawFrames, call_block,
+    cancel, frame, head, room, settings,
 };
 
 const PATH: &str = "/no.such.Service/Method";
@@ -83,4 +84,37 @@ async fn heads_of_no_call_leave_others_their_turn() {
         let all = said[..length].windows(8).any(|text| text == b"the last");
         assert!(!all, "{what}: all were gone through before another had two turns");
     }
+}
+
+/// Broke: room for requests went to those that came in the same turn, and never to those that had waited for it.
+#[tokio::test]
+async fn who_waits_for_the_runtimes_room_comes_before_newcomers() {
+    let (dir, mut client, _) = scene().await;
+    let listener = UnixListener::bind(dir.path().join("runtime.sock")).unwrap();
+    client.write(&[head(1, PATH)]).await;
+    let mut runtime = RawFrames::accept(&listener, &[(INITIAL_WINDOW_SIZE, 1 << 20)]).await;
+    for _ in 0..5 {
+        client.write_data(1, 0, &[7; 16_384]).await;
+    }
+    client.settle().await;
+    // All the room that a connection has at first is taken by now.
+    let mut first_words = Vec::new();
+    for turn in 0..30 {
+        // Written and granted before crisp has its turn.
+        for number in 0..3 {
+            let stream = 3 + 2 * (3 * turn + number);
+            client.write(&[head(stream, PATH)]).await;
+            client.write_data(stream, END_STREAM, &[1; 16_384]).await;
+        }
+        runtime.write(&[room(0, 16_384)]).await;
+        let came = runtime.settle().await;
+        for frame in came.into_iter().filter(|frame| frame.kind == DATA && frame.stream != 1) {
+            if !first_words.contains(&frame.stream) {
+                first_words.push(frame.stream);
+            }
+        }
+    }
+    let expected: Vec<u32> = (1..=first_words.len() as u32).map(|number| 2 * number + 1).collect();
+    assert!(first_words.len() > 10, "{first_words:?}");
+    assert_eq!(first_words, expected, "in the order in which they came");
 }

@@ -308,3 +308,31 @@ async fn heads_of_calls_that_are_looked_at_do_not_pile_up() {
     let came = client.settle().await;
     assert!(came.iter().all(|frame| frame.kind != HEADERS), "{came:?}");
 }
+
+/// Broke: calls whose replies a client did not read were kept without end, and each was looked at whenever there was room.
+#[tokio::test]
+async fn calls_under_way_have_an_end() {
+    const MOST: u32 = 20_000;
+    let (crisp, listener, mut client) = scene(&[]).await;
+    let mut runtime = None;
+    for first in (0..MOST).step_by(1_000) {
+        let heads: Vec<_> = (first..first + 1_000).map(|number| head(2 * number + 1, PATH)).collect();
+        client.write(&heads).await;
+        client.settle().await;
+        if runtime.is_none() {
+            runtime = Some(RawFrames::accept(&listener, &[]).await);
+        }
+    }
+    let refused = || crisp.metric("crisp_calls_total{method=\"other\",code=\"RESOURCE_EXHAUSTED\"}");
+    assert_eq!(refused(), 0.0);
+    client.write(&[head(2 * MOST + 1, PATH)]).await;
+    client.until(HEADERS, 2 * MOST + 1).await;
+    assert_eq!(refused(), 1.0);
+    client.write(&[cancel(1), head(2 * MOST + 3, PATH)]).await;
+    client.settle().await;
+    assert_eq!(
+        (refused(), crisp.metric("crisp_calls_in_flight")),
+        (1.0, f64::from(MOST)),
+        "there is room again"
+    );
+}

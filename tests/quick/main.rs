@@ -35,6 +35,7 @@ mod plans;
 mod prepull_cli;
 mod pull_priority;
 mod pulls;
+mod random_frames;
 mod records;
 mod restarts;
 mod runtime_away;

@@ -4,11 +4,11 @@ use crate::cri::Method;
 use crate::cri::call::grpc_timeout;
 use crate::cri::frame::Splitter;
 use crate::cri::method::Service;
-use crate::error::Origin;
+use crate::error::{Error, Kind, Origin};
 use crate::http2::{End, Event, Fault, Fields, HEADER_LIST, MOST_WINDOW, Reason, STREAM_WINDOW};
 use crate::proxy::head;
 use crate::proxy::observation::Observation;
-use crate::proxy::session::{CALL_ITSELF, Leaving, MOST_EFFORT, Session};
+use crate::proxy::session::{CALL_ITSELF, Leaving, MOST_CALLS, MOST_EFFORT, Session};
 use crate::proxy::stream::{State, Stream};
 
 /// Bytes of header fields, and calls whose windows change, that cost as much as a frame.
@@ -148,7 +148,12 @@ impl Session {
         }
         let size = fields.size() + CALL_ITSELF;
         let looked_at = !end && !self.proxy.router.route(method).is_empty();
-        if looked_at {
+        if self.streams.len() >= MOST_CALLS {
+            self.streams.insert(id, stream);
+            self.down.recycle(fields);
+            let words = "too many calls of this client are under way; try again when some have ended";
+            self.fail(id, &Error::new(Kind::Exhausted, Origin::Kubelet, words));
+        } else if looked_at {
             stream.state = State::Collecting { head: Box::new(fields), splitter: Splitter::default() };
             self.streams.insert(id, stream);
             self.hold(id, size);
@@ -193,10 +198,13 @@ impl Session {
                 // The call's own window holds it back. The connection's must not: others need it, perhaps to come to their end
                 // and let this one have its turn.
                 stream.prepaid += size;
-                self.down.pass(size);
-                self.hold(id, content.len());
                 // Padding waits for nobody.
-                self.request_passed(id, length - size);
+                let padding = stream.request.pass(length - size, STREAM_WINDOW);
+                self.down.pass(length);
+                if let Some(credit) = padding {
+                    self.down.credit(id, credit);
+                }
+                self.hold(id, content.len());
             }
             State::Passing => {
                 stream.observation.request_bytes(content.len());
@@ -212,6 +220,9 @@ impl Session {
             return self.remove(id, Some(Reason::STREAM_CLOSED), Some(Reason::CANCEL));
         }
         stream.request.source_done = true;
+        if matches!(stream.state, State::Answered) {
+            return;
+        }
         let size = fields.size();
         stream.request.end = Some(End::Trailers(Box::new(fields)));
         self.hold(id, size);
@@ -219,8 +230,7 @@ impl Session {
         match stream.state {
             State::Collecting { .. } => self.collected(id),
             State::Passing => self.send_request(id),
-            State::Waiting { .. } | State::Queued(_) => {}
-            State::Answered => stream.request.end = None,
+            State::Waiting { .. } | State::Queued(_) | State::Answered => {}
         }
     }
 }

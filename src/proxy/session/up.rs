@@ -4,8 +4,12 @@
 //! everything else, made when a call needs them and anew after they were lost.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Sleep;
 
 use crate::cri::method::Service;
 use crate::error::Error;
@@ -38,7 +42,12 @@ pub(super) struct Up {
     pub(super) unread: bool,
     /// There once it is open.
     open: Option<Counted>,
+    /// How long its first word is waited for; nothing once that has come.
+    patience: Option<Pin<Box<Sleep>>>,
 }
+
+/// How long a runtime has to say its first word on a connection. A client without crisp gives up after that time too.
+const FIRST_WORD: Duration = Duration::from_secs(20);
 
 impl Session {
     // --- connections ---
@@ -54,12 +63,21 @@ impl Session {
 
     fn poll_runtime(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
+        if up.peer.has_spoken() {
+            up.patience = None;
+        } else if up.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
+            self.proxy.metrics.set_upstream_up(name_of(up.service), false);
+            let error = up.endpoint.away(&format_args!("it has said nothing for {FIRST_WORD:?}"));
+            self.lose(place, &error);
+            return true;
+        }
         match up.peer.poll_dial(cx) {
             Poll::Pending => return false,
             Poll::Ready(Ok(false)) => {}
             Poll::Ready(Ok(true)) => {
                 let metrics = &self.proxy.metrics;
                 metrics.set_upstream_up(name_of(up.service), true);
+                up.endpoint.reached();
                 up.open = Some(Counted::new(&metrics.upstream_connections));
             }
             Poll::Ready(Err(error)) => {
@@ -198,6 +216,7 @@ impl Session {
             deaf: false,
             unread: false,
             open: None,
+            patience: Some(Box::pin(tokio::time::sleep(FIRST_WORD))),
         };
         let place = match self.ups.iter().position(Option::is_none) {
             Some(place) => place,
