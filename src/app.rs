@@ -71,13 +71,15 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let kube = Kube::start(&config.kube, &Handle::current());
 
     // Sockets first: a kubelet that starts with us waits in the backlog instead of failing.
-    let (listener, socket_file, own, listen) = take_socket(&config.listen)?;
+    let (listener, socket_file, own) = take_socket(&config.listen)?;
+    let (listen, activated) = (format!("unix://{}", own.display()), socket_file.is_none());
     if listener::same_file(&config.admin_listen, &own) {
         return Err(NoWay::OneForBoth(config.admin_listen).into());
     }
     let (admin, admin_file) = listener::bind(&config.admin_listen)?;
     let admin = UnixListener::from_std(admin)?;
     let metrics_port = config.metrics_listen.map(MetricsPort::open);
+    let metrics_address = metrics_port.as_ref().map(MetricsPort::address);
 
     let (endpoints, embedded) = find_runtime(&config, &[&own, &config.admin_listen]).await?;
     let pulls = coordinator(config.pull.clone(), &endpoints, &metrics, Handle::current())?;
@@ -135,6 +137,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         started: Instant::now(),
         listen: listen.clone(),
+        activated,
         runtime_endpoint: endpoints.runtime.to_string(),
         image_endpoint: endpoints.image.to_string(),
     });
@@ -148,6 +151,9 @@ async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(
         version = crate::admin::cli::VERSION,
         listen,
+        activated,
+        admin = %config.admin_listen.display(),
+        metrics = metrics_address.map(tracing::field::display),
         runtime = %endpoints.runtime,
         image = %endpoints.image,
         kubernetes = kube.as_ref().and_then(Kube::server),
@@ -212,15 +218,14 @@ async fn close_stores(prepull: Option<&Prepull>, recorder: Option<&Recorder>) {
 /// The socket that systemd passed, or one bound here.
 fn take_socket(
     path: &Path,
-) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, PathBuf, String)> {
+) -> anyhow::Result<(std::os::unix::net::UnixListener, Option<SocketFile>, PathBuf)> {
     if let Some(listener) = listener::activated().context("cannot take the socket that systemd passed")? {
         let address = listener.local_addr()?;
         let path = address.as_pathname().map_or_else(|| PathBuf::from("?"), Path::to_owned);
-        let shown = format!("unix://{} (from systemd)", path.display());
-        return Ok((listener, None, path, shown));
+        return Ok((listener, None, path));
     }
     let (listener, file) = listener::bind(path)?;
-    Ok((listener, Some(file), path.to_owned(), format!("unix://{}", path.display())))
+    Ok((listener, Some(file), path.to_owned()))
 }
 
 /// The coordinator of pulls, with connections of its own to the image service.
@@ -305,11 +310,15 @@ pub fn recorder(
     started.inspect_err(|error| tracing::error!(%error, "containers get no records")).ok()
 }
 
-/// Says once, at the start, whether the runtime is there: a wrong `runtimeEndpoint` shows before the first call.
+/// Says once, at the start, whether the runtime is there: a wrong endpoint shows before the first call.
 async fn first_look(health: Arc<Health>) {
-    match health.runtime().await {
+    let (runtime, image) = health.both().await;
+    match runtime {
         Ok(runtime) => tracing::info!(name = runtime.name, version = runtime.version, "the runtime answers"),
         Err(error) => tracing::warn!(%error, "the runtime does not answer yet; serving all the same"),
+    }
+    if let Err(error) = image {
+        tracing::warn!(%error, "the image service does not answer yet; serving all the same");
     }
 }
 

@@ -38,7 +38,7 @@ pub struct RuntimeVersion {
 impl Health {
     /// `proxy` is the runtime of the proxy's thread.
     pub fn new(endpoints: &Endpoints, metrics: Arc<Metrics>, proxy: tokio::runtime::Handle) -> Self {
-        let one_endpoint = endpoints.runtime == endpoints.image;
+        let one_endpoint = endpoints.runtime.path() == endpoints.image.path();
         Self { client: Client::new(endpoints, &metrics), metrics, one_endpoint, proxy }
     }
 

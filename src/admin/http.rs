@@ -95,6 +95,11 @@ impl MetricsPort {
         Self { address, listener: bound.ok() }
     }
 
+    /// Where it listens, or is to.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.as_ref().and_then(|listener| listener.local_addr().ok()).unwrap_or(self.address)
+    }
+
     /// The listener, as soon as the port is free.
     async fn listener(self) -> TcpListener {
         if let Some(listener) = self.listener {

@@ -31,6 +31,9 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The socket that the kubelet connects to.
     pub listen: String,
+    /// Whether systemd passed it.
+    #[serde(default)]
+    pub activated: bool,
     /// The real runtime.
     pub runtime_endpoint: String,
     /// The real image service.
@@ -128,6 +131,8 @@ pub struct Reporter {
     pub started: Instant,
     /// The socket that the kubelet connects to.
     pub listen: String,
+    /// Whether systemd passed it.
+    pub activated: bool,
     /// The real runtime.
     pub runtime_endpoint: String,
     /// The real image service.
@@ -168,6 +173,7 @@ impl Reporter {
             revision: env!("CRISP_REVISION").into(),
             uptime_seconds: self.started.elapsed().as_secs(),
             listen: self.listen.clone(),
+            activated: self.activated,
             runtime_endpoint: self.runtime_endpoint.clone(),
             image_endpoint: self.image_endpoint.clone(),
             runtime,
@@ -225,7 +231,7 @@ fn queue_line(queue: &QueueStatus) -> String {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "crisp     {} ({}), up {}", self.version, self.revision, span(self.uptime_seconds))?;
-        writeln!(f, "listen    {}", self.listen)?;
+        writeln!(f, "listen    {}{}", self.listen, if self.activated { " (from systemd)" } else { "" })?;
         match (&self.runtime, &self.runtime_error) {
             (Some(runtime), _) => writeln!(
                 f,

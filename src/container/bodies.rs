@@ -4,9 +4,8 @@
 //! none. All of it blocks on the disk: [`crate::container::recorder`] does it in the background.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io::{self, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -71,7 +70,7 @@ impl Bodies {
         if known.bytes.saturating_add(body.len() as u64) > most || known.files.len() >= MAX_FILES {
             return Ok(Put::Full);
         }
-        DirBuilder::new().mode(0o700).recursive(true).create(&dir)?;
+        private::directory(&dir)?;
         private::replace(&dir.join(&name), body)?;
         known.add(name, body.len() as u64);
         Ok(Put::Kept)

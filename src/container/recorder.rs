@@ -2,8 +2,6 @@
 //! takes its time is done by tasks on the background runtime.
 
 use std::collections::HashSet;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -27,6 +25,7 @@ use crate::cri::RuntimeCall;
 use crate::error::{Error, Kind, Origin};
 use crate::metrics::Metrics;
 use crate::metrics::containers::Form;
+use crate::store::private;
 
 /// A record of so many bytes is always inside its label: a digest would take no less.
 const NO_LONGER: usize = 200;
@@ -235,7 +234,7 @@ impl Recorder {
 /// The keys on disk, or else one in memory.
 fn open_keys(state_dir: &Path, max_age: Duration) -> Result<Keys, Error> {
     // Should that fail, the keys cannot be made either, and their error says it.
-    let _ = DirBuilder::new().mode(0o700).recursive(true).create(state_dir);
+    let _ = private::directory(state_dir);
     Keys::open(state_dir, max_age).or_else(|error| {
         tracing::error!(
             %error,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::containerd::Containerd;
@@ -38,6 +39,8 @@ pub struct Prepull {
     reader: Reader,
     limit: usize,
     state_dir: PathBuf,
+    /// It is to be closed, also while its store cannot be opened yet.
+    closing: CancellationToken,
 }
 
 /// What the queue is made with.
@@ -117,9 +120,10 @@ impl Prepull {
             reader: parts.reader.clone(),
             limit: parts.settings.max_items,
             state_dir: parts.state_dir.clone(),
+            closing: CancellationToken::new(),
         };
         // Attempts and the keeper must not keep the queue alive.
-        tokio::spawn(run(parts, commands.downgrade(), receiver));
+        tokio::spawn(run(parts, commands.downgrade(), receiver, handle.closing.clone()));
         handle
     }
 
@@ -231,6 +235,7 @@ impl Prepull {
 
     /// Gives up the store at once, for the process that comes next.
     pub async fn close(&self) {
+        self.closing.cancel();
         let (answer, answered) = oneshot::channel();
         if self.commands.send(Command::Close(answer)).await.is_ok() {
             // It is closed either way.
@@ -253,7 +258,12 @@ fn known(answer: &Answer, id: Id) -> Result<(), Refusal> {
     if *answer == Answer::Unknown { Err(Refusal::Unknown(id)) } else { Ok(()) }
 }
 
-async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::Receiver<Command>) {
+async fn run(
+    parts: Parts,
+    commands: mpsc::WeakSender<Command>,
+    receiver: mpsc::Receiver<Command>,
+    closing: CancellationToken,
+) {
     let dir = parts.state_dir.clone();
     let limits = Limits {
         slots: parts.slots,
@@ -274,10 +284,12 @@ async fn run(parts: Parts, commands: mpsc::WeakSender<Command>, receiver: mpsc::
         .await??;
         anyhow::Ok((store, sealer, found))
     };
-    let (store, sealer, found) = match opened.await {
-        Ok(opened) => opened,
-        Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "no pre-pull queue; crisp serves on without it");
+    // Another process may have the store for as long as it likes.
+    let (store, sealer, found) = match closing.run_until_cancelled(opened).await {
+        None => return,
+        Some(Ok(opened)) => opened,
+        Some(Err(error)) => {
+            tracing::error!(%error, "no pre-pull queue; crisp serves on without it");
             return;
         }
     };

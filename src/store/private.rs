@@ -1,8 +1,8 @@
 //! Small files that only their owner may read, such as keys: there wholly or not at all.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
@@ -23,6 +23,11 @@ const PASSING: &str = ".new";
 pub fn passing(name: &str) -> Option<&str> {
     let (file, process) = name.strip_suffix(PASSING)?.rsplit_once('.')?;
     process.bytes().all(|byte| byte.is_ascii_digit()).then_some(file)
+}
+
+/// Makes a directory that only its owner may enter, and those above it.
+pub fn directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Reads a file of at most `max` bytes. `None`: there is none.

@@ -151,3 +151,18 @@ async fn a_client_that_is_deaf_does_not_keep_crisp() {
     assert_eq!(soon("the end", running.exit()).await.code(), Some(0));
     drop((silent, deaf));
 }
+
+/// Broke: one that waited for another's store took five seconds to end, and said that it would not give that store up.
+#[tokio::test]
+async fn who_waits_for_anothers_store_ends_at_once() {
+    let (one, other) = (Place::new(), Place::new());
+    let _one = one.start("log", &[]).await;
+    let listed = crisp::admin::client::get::<serde_json::Value>(&one.admin(), "/v1/prepull").await;
+    assert!(listed.is_ok(), "it has its store: {listed:?}");
+    std::os::unix::fs::symlink(one.path("state"), other.path("state")).unwrap();
+    let mut waiting = other.start("log", &[]).await;
+    eventually("it waits", || waiting.log().contains("another crisp still uses the store")).await;
+    waiting.signal(Signal::TERM);
+    assert_eq!(soon("the end", waiting.exit()).await.code(), Some(0));
+    assert!(!waiting.log().contains("in time"), "{}", waiting.log());
+}

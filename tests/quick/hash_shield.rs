@@ -124,14 +124,13 @@ fn pod() -> PodImages {
 
 /// crisp with a shield.
 fn shielded(settings: HashShield, pods: Option<PodsOfNode>) -> InProcess {
-    let dir = tempfile::tempdir().unwrap();
-    shielded_in(dir.path(), settings, pods)
+    shielded_in(None, settings, pods)
 }
 
-/// crisp with a shield that keeps its decisions there.
-fn shielded_in(dir: &Path, settings: HashShield, pods: Option<PodsOfNode>) -> InProcess {
-    InProcess::released_with(&[], |runtime, metrics, background| {
-        let (state_dir, metrics) = (dir.to_owned(), metrics.clone());
+/// crisp with a shield that keeps its decisions there, or where crisp keeps all else.
+fn shielded_in(dir: Option<&Path>, settings: HashShield, pods: Option<PodsOfNode>) -> InProcess {
+    InProcess::released_with(&[], |state_dir, runtime, metrics, background| {
+        let (state_dir, metrics) = (dir.unwrap_or(state_dir).to_owned(), metrics.clone());
         Some(Shield::start(Parts { settings, state_dir, runtime, pods, metrics }, background))
     })
 }
@@ -308,13 +307,13 @@ async fn what_was_decided_outlives_crisp() {
     let away: PodsOfNode =
         Arc::new(|| async { Err(Error::new(Kind::Unavailable, Origin::KubeApi, "away")) }.boxed());
     {
-        let crisp = shielded_in(dir.path(), HashShield::default(), Some(pods()));
+        let crisp = shielded_in(Some(dir.path()), HashShield::default(), Some(pods()));
         let _runtime = runtime(&crisp);
         assert_eq!(hashes(&crisp.client().await, STATUS).await, expected());
         eventually("it is written down", || kept.exists()).await;
     }
     {
-        let crisp = shielded_in(dir.path(), HashShield::default(), Some(away));
+        let crisp = shielded_in(Some(dir.path()), HashShield::default(), Some(away));
         let _runtime = runtime(&crisp);
         let client = crisp.client().await;
         assert_eq!(hashes(&client, STATUS).await, expected());
@@ -323,7 +322,7 @@ async fn what_was_decided_outlives_crisp() {
         let is_written = || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("grpc-go/1.76.0"));
         eventually("that it was wrong is written down", is_written).await;
     }
-    let crisp = shielded_in(dir.path(), HashShield::default(), Some(pods()));
+    let crisp = shielded_in(Some(dir.path()), HashShield::default(), Some(pods()));
     let _runtime = runtime(&crisp);
     eventually("it is known", || crisp.metric("crisp_hash_shield_refuted") == 1.0).await;
     assert_eq!(hashes(&crisp.client().await, STATUS).await, vec![FOREIGN.to_owned(); 3]);

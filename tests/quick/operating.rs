@@ -82,9 +82,11 @@ async fn all_mistakes_of_a_configuration_are_told_at_once() {
     }
     assert!(said.contains("crisp.yaml"), "{said}");
 
-    let missing = run(&["serve", "--config", "/no/such/file"]).await;
+    let missing = run(&["serve", "--config", "/no/such/file", "--drain-max", "soon"]).await;
     assert_eq!(missing.status.code(), Some(78));
-    assert!(err(&missing).contains("/no/such/file"));
+    let said = err(&missing);
+    assert!(said.contains("/no/such/file") && said.contains("No such file"), "{said}");
+    assert!(said.contains("--drain-max: expected"), "a file that is not there hides nothing else: {said}");
 }
 
 #[tokio::test]
@@ -328,7 +330,7 @@ async fn readiness_is_that_of_the_image_service_too() {
     let (address, images) = (free_address(), place.path("images.sock"));
     let image_endpoint = format!("unix://{}", images.display());
     let more = ["--metrics-listen", &address, "--image-endpoint", &image_endpoint];
-    let _crisp = place.start("log", &more).await;
+    let crisp = place.start("log", &more).await;
     assert_eq!(get(&address, "/readyz").await.0, 503);
     assert!(get(&address, "/metrics").await.1.contains("crisp_upstream_up{endpoint=\"image\"} 0"));
     let admin = format!("unix://{}", place.admin().display());
@@ -339,4 +341,8 @@ async fn readiness_is_that_of_the_image_service_too() {
     assert!(get(&address, "/metrics").await.1.contains("crisp_upstream_up{endpoint=\"image\"} 1"));
     let up = out(&run(&["status", "--admin-listen", &admin]).await);
     assert!(up.contains(&format!("images    {image_endpoint}")), "{up}");
+    // Said once, however often it was asked.
+    let said = |words: &str| crisp.log().lines().filter(|line| line.contains(words)).count();
+    eventually("the log says that it is back", || said("is there again") == 1).await;
+    assert_eq!((said("Calls fail until it is there"), said("the image service does not answer yet")), (1, 1));
 }

@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
+use crisp::admin::status::Status;
+
 use crate::support::binary::{Place, crisp};
 use crate::support::bytes_on_the_wire::Reply;
 use crate::support::fake_runtime::FakeRuntime;
@@ -100,7 +102,10 @@ async fn a_socket_from_systemd_is_served_and_outlives_the_process() {
         running.serving().await;
         assert_eq!(client.unary(VERSION, b"").await.unwrap().code(), "0");
         assert!(!place.socket().exists(), "--listen is not used then");
-        assert!(running.log().contains("systemd.sock (from systemd)"), "{}", running.log());
+        let log = running.log();
+        assert!(log.contains("systemd.sock") && log.contains("\"activated\":true"), "{log}");
+        let status: Status = crisp::admin::client::get(&place.admin(), "/v1/status").await.unwrap();
+        assert_eq!((status.listen, status.activated), (format!("unix://{}", path.display()), true));
         running.signal(Signal::TERM);
         assert_eq!(soon("the end", running.exit()).await.code(), Some(0));
         assert!(path.exists(), "it is not crisp's to remove");

@@ -1,6 +1,6 @@
 //! crisp's proxy inside the test's process, on a thread of its own as in the program.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use crisp::app;
@@ -60,13 +60,13 @@ impl InProcess {
 
     /// The proxy as released, with these settings.
     pub(crate) fn released(settings: &[(&str, &str)]) -> Self {
-        Self::released_with(settings, |_, _, _| None)
+        Self::released_with(settings, |_, _, _, _| None)
     }
 
-    /// The proxy as released, with a hash shield made from a connection to the runtime.
+    /// The proxy as released, with a hash shield made from its state directory and a connection to the runtime.
     pub(crate) fn released_with(
         settings: &[(&str, &str)],
-        shield: impl FnOnce(RuntimeCall, &Arc<Metrics>, &tokio::runtime::Handle) -> Option<Shield>,
+        shield: impl FnOnce(&Path, RuntimeCall, &Arc<Metrics>, &tokio::runtime::Handle) -> Option<Shield>,
     ) -> Self {
         let mut config = Config::load(None, settings.iter().copied()).unwrap();
         let state = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ impl InProcess {
                 coordinator: coordinator.clone(),
                 sight: sight.clone(),
                 call: app::runtime_call(endpoints, metrics),
-                shield: shield(app::runtime_call(endpoints, metrics), metrics, &handle),
+                shield: shield(&config.state_dir, app::runtime_call(endpoints, metrics), metrics, &handle),
                 recorder: recorder.clone(),
                 links: Some(links),
             })

@@ -28,10 +28,14 @@ impl Kept {
     /// Reads it. What cannot be read counts as nothing: the census decides anew.
     pub(super) fn read(state_dir: &Path) -> Self {
         let path = state_dir.join(FILE);
-        let read = private::read(&path, MAX_FILE).and_then(|file| match file {
-            Some(file) => serde_json::from_slice(&file.bytes).map_err(io::Error::other),
-            None => Ok(Self::default()),
-        });
+        // Not when it is written: a directory that is gone by then was not to be there any more.
+        let read =
+            private::directory(state_dir).and_then(|()| private::read(&path, MAX_FILE)).and_then(|file| {
+                match file {
+                    Some(file) => serde_json::from_slice(&file.bytes).map_err(io::Error::other),
+                    None => Ok(Self::default()),
+                }
+            });
         read.unwrap_or_else(|error| {
             tracing::warn!(path = %path.display(), %error, "cannot read what the hash shield has decided before");
             Self::default()
@@ -40,7 +44,6 @@ impl Kept {
 
     pub(super) fn write(&self, state_dir: &Path) -> io::Result<()> {
         let json = serde_json::to_vec(self).map_err(io::Error::other)?;
-        std::fs::create_dir_all(state_dir)?;
         private::replace(&state_dir.join(FILE), &json)
     }
 }

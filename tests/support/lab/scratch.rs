@@ -107,3 +107,25 @@ fn mounts_below(dir: &str) -> Vec<String> {
     mounts.reverse();
     mounts
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// with-skips.sh runs this when tests are interrupted.
+    #[test]
+    fn what_killed_tests_left_is_removed() {
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("a folder").keep();
+        File::create(dir.join(LOCK)).expect("the lock of a test program that is gone");
+        let in_use = Scratch::new();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 600; :", dir.to_str().expect("a plain path")])
+            .spawn()
+            .expect("a process");
+        sweep();
+        assert!(!dir.exists() && in_use.path().exists());
+        assert!(!child.wait().expect("its end").success(), "it was killed");
+    }
+}
