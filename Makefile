@@ -8,8 +8,10 @@ export PATH := $(abspath $(TARGET))/protoc/bin:$(PATH)
 CI_PEERS  := reference-0.6.0 cri-tools-1.36.0 containerd-2.4.2 kubelet-1.36.3 etcd-3.6.7 kube-apiserver-1.36.3
 ALL_PEERS := $(CI_PEERS) containerd-1.7.30 kubelet-1.31.0 kubelet-1.37.0 runc-1.4.0 crio-1.36.3
 
+QUICK := --lib --bins --test quick --test node
+
 # Runs e2e with options, and prints its figures also when some test failed.
-run-e2e = rm -f $(TARGET)/e2e-report.md; \
+run-e2e = rm -f $(TARGET)/e2e-report.md; cargo test --no-run --test e2e || exit; \
 	tests/with-skips.sh cargo test --quiet --test e2e -- $(1); status=$$?; \
 	cat $(TARGET)/e2e-report.md 2> /dev/null; exit $$status
 
@@ -27,14 +29,13 @@ build: ## Build the release binary, target/release/crisp
 
 demo: ## Try crisp with nothing installed but Rust (KEEP=1 leaves it running)
 	@tests/setup.sh build
-	@[ -x $(TARGET)/debug/examples/demo ] || echo "Building crisp; the first time that takes a few minutes."
-	@cargo build --quiet --bin crisp
-	@KEEP=$(KEEP) cargo run --quiet --example demo
+	cargo build --bin crisp --example demo
+	@KEEP=$(KEEP) exec cargo run --quiet --example demo
 
 test: ## Unit tests, the fake runtime, and a real containerd (quick; parts that cannot run are listed as skipped)
 	@tests/setup.sh build test
-	@tests/with-skips.sh cargo test --quiet --lib --bins --test quick --test node
-	@cargo test --quiet --doc
+	cargo test --no-run $(QUICK)
+	@tests/with-skips.sh sh -c 'cargo test --quiet --no-fail-fast $(QUICK) && cargo test --quiet --doc'
 
 lint: ## Formatting, clippy, and the rules on dependencies
 	@tests/setup.sh build lint

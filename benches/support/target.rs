@@ -113,15 +113,19 @@ async fn crisp(
     fs::create_dir(&directory)?;
     let socket = directory.join("crisp.sock");
     let unix = |path: &Path| format!("unix://{}", path.display());
+    // As it is deployed: settings in a file, metrics, and JSON in the log.
+    let settings = directory.join("crisp.yaml");
+    let yaml = format!(
+        "listen: {}\nruntimeEndpoint: {}\nadminListen: {}\nstateDir: {}\nmetricsListen: 127.0.0.1:0\nlog:\n  format: json\n  \
+         level: warn\ndrain:\n  max: 1s\n",
+        unix(&socket),
+        unix(stub),
+        unix(&directory.join("admin.sock")),
+        directory.join("state").display()
+    );
+    fs::write(&settings, yaml)?;
     let mut command = Command::new(program);
-    command
-        .arg("serve")
-        .args(["--listen", &unix(&socket)])
-        .args(["--runtime-endpoint", &unix(stub)])
-        .args(["--admin-listen", &unix(&directory.join("admin.sock"))])
-        .args(["--state-dir", &directory.join("state").to_string_lossy()])
-        .args(["--log-level", "warn"])
-        .args(["--drain-max", "1s"]);
+    command.arg("serve").arg("--config").arg(&settings);
     let process = Process::start(&mut command, &socket).await?;
     let proxy = Proxy { id: process.id(), _process: process };
     Target::connect(name, &socket, Some(proxy), options).await

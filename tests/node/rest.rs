@@ -27,13 +27,19 @@ async fn nothing_is_said() {
         containers.insert(made.into_inner().container_id);
     }
 
-    let mut crisp = Crisp::start(&node.endpoint());
+    // As it is deployed: settings in a file, JSON in the log, and somebody who scrapes.
+    let settings = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(settings.path(), "log:\n  format: json\n").expect("written");
+    let mut crisp =
+        Crisp::start_with(&node.endpoint(), &["--config", settings.path().to_str().expect("a plain path")]);
     for restart in [true, false] {
         let mut cri = Cri::new(&crisp.socket);
         cri.runtime.version(VersionRequest::default()).await.expect("a version");
         let listed = cri.runtime.list_containers(ListContainersRequest::default()).await.expect("a list");
         let ids: BTreeSet<_> = listed.into_inner().containers.into_iter().map(|found| found.id).collect();
         assert_eq!(ids, containers);
+        assert!(crisp.metrics().contains("crisp_upstream_up{endpoint=\"runtime\"} 1"), "the runtime is up");
+        assert_eq!(crisp.command(&["status"])["runtime"]["name"], "containerd");
         let status = crisp.stop();
         assert!(status.is_some_and(|status| status.success()), "crisp ended with {status:?}");
         if restart {
