@@ -30,8 +30,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         && !is("CRISP_LAYOUT", "off")
     {
         lay_out()?;
+        if env::var("HOST")? == env::var("TARGET")? && libc_packs_relocations() {
+            // Half a megabyte of them, which are read at the start and then lie in memory, become a few kilobytes.
+            println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+        }
     }
     Ok(())
+}
+
+/// Whether the libc of this machine knows packed relocations, as glibc does from 2.36 on. Who builds for nodes with an older
+/// one builds on a machine with an older one.
+fn libc_packs_relocations() -> bool {
+    let said = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok();
+    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let version = said.trim().strip_prefix("glibc ").and_then(|version| version.split_once('.'));
+    let number = |text: &str| text.split('.').next().and_then(|digits| digits.parse::<u32>().ok());
+    version
+        .and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
+        .is_some_and(|version| version >= (2, 36))
 }
 
 /// Lays what runs on a node together in the program.

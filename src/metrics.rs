@@ -13,7 +13,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tonic::Code;
@@ -156,7 +156,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("crisp");
         let calls = CallFamilies {
             calls: Family::default(),
-            seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.000_1, 4.0, 12))),
+            seconds: Family::new_with_constructor(|| Histogram::new(buckets(0.000_1, 4.0, 12))),
             bytes: Family::default(),
             in_flight: Family::default(),
         };
@@ -281,6 +281,11 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+/// The limits of a histogram, each so many times the one before. The crate's own need libm, which would lie in memory for it.
+fn buckets(first: f64, factor: f64, count: i32) -> impl Iterator<Item = f64> {
+    (0..count).map(move |number| first * factor.powi(number))
 }
 
 fn read_counter(family: &Family<MethodLabel, Counter>, method: Method) -> Counter {

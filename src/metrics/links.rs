@@ -6,8 +6,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::metrics::buckets;
 
 /// The families.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Links {
             held: Gauge::default(),
             refused: Family::default(),
             // 100 ms to 4 minutes.
-            wait: Histogram::new(exponential_buckets(0.1, 3.0, 8)),
+            wait: Histogram::new(buckets(0.1, 3.0, 8)),
         };
         registry.register("links_held", "Pods that wait for Services", links.held.clone());
         registry.register(

@@ -6,8 +6,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::metrics::buckets;
 
 /// The families.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ struct HowLabel {
 impl Prepull {
     pub(super) fn new(registry: &mut Registry) -> Self {
         // 100 ms to 7 hours.
-        let seconds = || Histogram::new(exponential_buckets(0.1, 4.0, 10));
+        let seconds = || Histogram::new(buckets(0.1, 4.0, 10));
         let prepull = Self {
             items: Family::default(),
             attempts: Family::default(),

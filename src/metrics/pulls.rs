@@ -6,8 +6,10 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::metrics::buckets;
 
 /// The families.
 #[derive(Debug)]
@@ -59,10 +61,10 @@ impl Pulls {
         let pulls = Self {
             ended: Family::default(),
             // 10 ms to 45 minutes.
-            seconds: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.01, 4.0, 10))),
+            seconds: Family::new_with_constructor(|| Histogram::new(buckets(0.01, 4.0, 10))),
             flights: Family::default(),
             // 1 MiB to 64 GiB.
-            size: Histogram::new(exponential_buckets(f64::from(1 << 20), 4.0, 9)),
+            size: Histogram::new(buckets(f64::from(1 << 20), 4.0, 9)),
             bytes: Counter::default(),
             resumed_bytes: Counter::default(),
             waiters: Gauge::default(),
