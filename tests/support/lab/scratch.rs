@@ -30,8 +30,11 @@ impl Scratch {
     pub(crate) fn new() -> Self {
         SWEEP.call_once(sweep);
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("make a temporary folder").keep();
-        let lock = File::create(dir.join(LOCK)).expect("make the lock");
+        // Taken before it has its name: a lock that another test program finds free is one whose owner is gone.
+        let unnamed = dir.join(".new-lock");
+        let lock = File::create(&unnamed).expect("make the lock");
         flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("take the lock");
+        fs::rename(unnamed, dir.join(LOCK)).expect("name the lock");
         Self { dir, _lock: lock }
     }
 
@@ -110,22 +113,30 @@ fn mounts_below(dir: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
     /// with-skips.sh runs this when tests are interrupted.
     #[test]
     fn what_killed_tests_left_is_removed() {
-        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("a folder").keep();
-        File::create(dir.join(LOCK)).expect("the lock of a test program that is gone");
         let in_use = Scratch::new();
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir().expect("a folder").keep();
+        let path = dir.to_str().expect("a plain path");
+        // One process that ends by itself when nobody holds the other end any more.
         let mut child = Command::new("sh")
-            .args(["-c", "sleep 600; :", dir.to_str().expect("a plain path")])
+            .args(["-c", "read line", path])
+            .stdin(Stdio::piped())
             .spawn()
             .expect("a process");
+        // Its command line may be seen a moment after it was started.
+        try_until(Duration::from_secs(10), || (!with_command_line(path).is_empty()).then_some(()))
+            .expect("it runs");
+        // From now on the folder may be removed, be it by another test program.
+        File::create(dir.join(LOCK)).expect("the lock of a test program that is gone");
         sweep();
         assert!(!dir.exists() && in_use.path().exists());
-        assert!(!child.wait().expect("its end").success(), "it was killed");
+        assert_eq!(child.wait().expect("its end").signal(), Some(9), "it was killed");
     }
 }
