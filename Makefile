@@ -12,7 +12,7 @@ QUICK := --lib --bins --test quick --test node
 
 # Runs e2e with options, and prints its figures also when some test failed.
 run-e2e = rm -f $(TARGET)/e2e-report.md; cargo test --no-run --test e2e || exit; \
-	tests/with-skips.sh cargo test --quiet --test e2e -- $(1); status=$$?; \
+	CRISP_SWEEPER=e2e tests/with-skips.sh cargo test --quiet --test e2e -- $(1); status=$$?; \
 	cat $(TARGET)/e2e-report.md 2> /dev/null; exit $$status
 
 .PHONY: help setup build demo test lint bench layout e2e e2e-all peers

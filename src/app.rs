@@ -141,7 +141,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         runtime_endpoint: endpoints.runtime.to_string(),
         image_endpoint: endpoints.image.to_string(),
     });
-    tokio::spawn(first_look(health.clone()));
+    tokio::spawn(first_look(health.clone(), endpoints.clone()));
     tokio::spawn(report("admin API", http::serve_admin(admin, reporter, shutdown.clone())));
     if let Some(port) = metrics_port {
         let server = http::serve_metrics(port, health, metrics, prepull.clone(), shutdown.clone());
@@ -310,14 +310,20 @@ pub fn recorder(
     started.inspect_err(|error| tracing::error!(%error, "containers get no records")).ok()
 }
 
-/// Says once, at the start, whether the runtime is there: a wrong endpoint shows before the first call.
-async fn first_look(health: Arc<Health>) {
+/// Says once, at the start, whether the runtime is there: a wrong endpoint shows before the first call. That it cannot be
+/// reached has been told by then.
+async fn first_look(health: Arc<Health>, endpoints: Endpoints) {
     let (runtime, image) = health.both().await;
     match runtime {
         Ok(runtime) => tracing::info!(name = runtime.name, version = runtime.version, "the runtime answers"),
-        Err(error) => tracing::warn!(%error, "the runtime does not answer yet; serving all the same"),
+        Err(error) if !endpoints.runtime.is_away() => {
+            tracing::warn!(%error, "the runtime does not answer yet; serving all the same");
+        }
+        Err(_) => {}
     }
-    if let Err(error) = image {
+    if let Err(error) = image
+        && !endpoints.image.is_away()
+    {
         tracing::warn!(%error, "the image service does not answer yet; serving all the same");
     }
 }

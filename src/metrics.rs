@@ -1,6 +1,7 @@
 //! Every metric family of crisp. Handles per method are made once, so that a call costs no look-up by label.
 
 pub mod containers;
+mod counted;
 pub mod links;
 pub mod prepull;
 pub mod pulls;
@@ -18,6 +19,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
+pub(crate) use self::counted::Counted;
 use crate::cri::Method;
 
 /// The families, and a handle for each method.

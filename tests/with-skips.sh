@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs a command that runs tests, and then lists what they had to skip: with-skips.sh COMMAND...
 # A test that cannot run adds a line `part<TAB>reason` to the file that CRISP_SKIPS names. With CI=true that is a failure.
-# Interrupted, it ends the command and removes what tests of a node leave behind when they are killed.
+# Interrupted, it ends the command and removes what tests of a node leave behind when they are killed. CRISP_SWEEPER names the
+# test program that does that, one that is built: node, if nothing is said.
 set -uo pipefail
 CRISP_SKIPS=$(mktemp)
 export CRISP_SKIPS
@@ -12,7 +13,10 @@ interrupted() {
   kill -TERM -- "-$command" 2> /dev/null
   wait "$command"
   echo "Interrupted; removing what is left of the tests." >&2
-  cargo test --quiet --test node -- --exact lab::scratch::tests::what_killed_tests_left_is_removed > /dev/null 2>&1
+  # That can be interrupted too.
+  trap 'exit 130' INT TERM HUP
+  cargo test --quiet --test "${CRISP_SWEEPER:-node}" -- --exact lab::scratch::tests::what_killed_tests_left_is_removed \
+    > /dev/null 2>&1
   exit 130
 }
 

@@ -49,9 +49,11 @@ pub(super) async fn find_runtime(
     if let Some(path) = [&runtime, &image].into_iter().find(|path| is_own(path)) {
         return Err(NoWay::CallsItself(path.clone()).into());
     }
-    let endpoints =
-        Endpoints { runtime: Arc::new(Endpoint::unix(runtime)), image: Arc::new(Endpoint::unix(image)) };
-    Ok((endpoints, embedded))
+    let is_one = image == runtime;
+    let runtime = Arc::new(Endpoint::unix(runtime));
+    // What is told of an endpoint is told once.
+    let image = if is_one { runtime.clone() } else { Arc::new(Endpoint::unix(image)) };
+    Ok((Endpoints { runtime, image }, embedded))
 }
 
 /// The first socket that somebody listens on, or else the first: its runtime may be about to start.

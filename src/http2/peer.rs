@@ -163,11 +163,6 @@ impl Peer {
         self.out.len() >= OVERFULL
     }
 
-    /// Whether the other side has said its first word.
-    pub(crate) fn has_spoken(&self) -> bool {
-        self.settings.told
-    }
-
     // --- what comes ---
 
     /// What has been read, for who goes through its frames. It must come back.

@@ -19,13 +19,13 @@ use std::{fmt, io};
 use futures_util::StreamExt;
 use futures_util::future::{Abortable, BoxFuture};
 use futures_util::stream::FuturesUnordered;
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::net::UnixStream;
 
 use crate::cri::frame::MAX_COLLECTED;
 use crate::cri::method::Service;
 use crate::error::{Error, Kind, Origin};
 use crate::http2::{Fault, MOST_WINDOW, Peer, Reason};
+use crate::metrics::Counted;
 use crate::proxy::Proxy;
 use crate::proxy::session::features::Brought;
 use crate::proxy::session::up::Up;
@@ -65,10 +65,6 @@ struct Session {
     /// It was looked once more whether a client that is to leave has said something.
     looked: bool,
 }
-
-/// Counts an open connection while it lives, whatever becomes of it.
-#[derive(Debug)]
-struct Counted(Gauge);
 
 /// How often each side is read in one turn of a client, before others have theirs.
 const ROUNDS: usize = 2;
@@ -122,21 +118,6 @@ pub(super) async fn serve(id: u64, stream: UnixStream, proxy: Arc<Proxy>, shutdo
     .await;
     if let Err(error) = result {
         tracing::debug!(connection = id, %error, "client connection ended");
-    }
-}
-
-// === impl Counted ===
-
-impl Counted {
-    fn new(gauge: &Gauge) -> Self {
-        gauge.inc();
-        Self(gauge.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.dec();
     }
 }
 

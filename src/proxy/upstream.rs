@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
@@ -13,12 +14,14 @@ use h2::SendStream;
 use h2::client::SendRequest;
 use http::HeaderMap;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio_util::io::InspectReader;
 
 use crate::cri::frame::{Frame, MAX_COLLECTED};
 use crate::cri::method::Service;
 use crate::cri::{Method, Raw};
 use crate::error::{Error, Kind, Origin};
-use crate::metrics::Metrics;
+use crate::metrics::{Counted, Metrics};
 use crate::proxy::head;
 
 /// Where the runtime and the image service are. Often the same place.
@@ -72,6 +75,9 @@ enum Slot {
     Up(SendRequest<Bytes>),
 }
 
+/// How long a runtime has to say its first word on a connection: as long as the kubelet's own client gives it.
+pub(super) const FIRST_WORD: Duration = Duration::from_secs(5);
+
 /// Windows as measured best for 300 KiB lists; small calls do not care.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
@@ -111,11 +117,21 @@ impl Endpoint {
         Error::new(Kind::Unavailable, Origin::Runtime, words)
     }
 
-    /// It was reached.
+    /// It took a connection and has not said a word on it. A process that hangs does so: the kernel connects in its place.
+    pub(super) fn silent(&self) -> Error {
+        self.away(&format_args!("it has said nothing for {FIRST_WORD:?}"))
+    }
+
+    /// It has said something.
     pub(super) fn reached(&self) {
         if self.is_away.swap(false, Ordering::Relaxed) {
             tracing::info!("the container runtime at {self} is there again");
         }
+    }
+
+    /// Whether it cannot be reached, which was told.
+    pub fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
     }
 
     /// The connection ended under a call.
@@ -129,22 +145,42 @@ impl Endpoint {
 
     /// Opens a connection for crisp's own calls and drives it in a task until it ends.
     async fn dial(&self, name: &'static str, metrics: Arc<Metrics>) -> Result<SendRequest<Bytes>, Error> {
-        let away = |error: &dyn fmt::Display| {
-            metrics.set_upstream_up(name, false);
-            self.away(error)
+        let (word, first_word) = oneshot::channel();
+        let connected = async {
+            let stream = self.connect().await?;
+            let mut word = Some(word);
+            let stream = InspectReader::new(stream, move |read: &[u8]| {
+                if let Some(word) = word.take_if(|_| !read.is_empty()) {
+                    // Nobody may wait for it any more.
+                    let _ = word.send(());
+                }
+            });
+            client_settings().handshake(stream).await.map_err(io::Error::other)
         };
-        let stream = self.connect().await.map_err(|e| away(&e))?;
-        let (sender, connection) = client_settings().handshake(stream).await.map_err(|e| away(&e))?;
-        metrics.set_upstream_up(name, true);
-        self.reached();
-        metrics.upstream_connections.inc();
-        tokio::spawn(async move {
+        let (sender, connection) = connected.await.map_err(|error| {
+            metrics.set_upstream_up(name, false);
+            self.away(&error)
+        })?;
+        let counted = Counted::new(&metrics.upstream_connections);
+        let driven = tokio::spawn(async move {
+            let _counted = counted;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, endpoint = name, "connection to the runtime ended");
             }
-            metrics.upstream_connections.dec();
         });
-        Ok(sender)
+        match tokio::time::timeout(FIRST_WORD, first_word).await {
+            Ok(Ok(())) => {
+                metrics.set_upstream_up(name, true);
+                self.reached();
+                Ok(sender)
+            }
+            Ok(Err(_)) => Err(self.lost(&"it was closed")),
+            Err(_) => {
+                driven.abort();
+                metrics.set_upstream_up(name, false);
+                Err(self.silent())
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::support::feature::{everywhere, feature};
 use crate::support::in_process::InProcess;
 use crate::support::raw_frames::{
     DATA, END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS, PADDED, PING,
-    RawFrames, body, call_block, cancel, frame, head, reply_head, reset, room, whole_reply,
+    RST_STREAM, RawFrames, body, call_block, cancel, frame, head, reply_head, reset, room, whole_reply,
 };
 use crate::support::wait::{eventually, soon};
 
@@ -307,6 +307,32 @@ async fn heads_of_calls_that_are_looked_at_do_not_pile_up() {
     client.write(&[cancel(3), frame(HEADERS, END_HEADERS, HEADS * 2 + 1, &next)]).await;
     let came = client.settle().await;
     assert!(came.iter().all(|frame| frame.kind != HEADERS), "{came:?}");
+}
+
+/// Broke: what a request kept waiting was kept, however much it was, once the runtime had answered that request.
+#[tokio::test]
+async fn requests_that_are_answered_already_do_not_pile_up() {
+    const CALLS: u32 = 60;
+    let (_crisp, listener, mut client) = scene(&[(INITIAL_WINDOW_SIZE, 0)]).await;
+    let large = [&[0x40, 1, b'x', 0x7f, 0xa1, 0x1e][..], &[b'y'; 4_000]].concat();
+    client.write(&[frame(HEADERS, END_HEADERS, 1, &[call_block(PATH), large].concat())]).await;
+    let mut runtime = RawFrames::accept(&listener, &[(INITIAL_WINDOW_SIZE, 0)]).await;
+    let streams = || (1..=CALLS).map(|number| 2 * number + 1);
+    for stream in streams() {
+        client.write(&[head(stream, PATH), frame(DATA, 0, stream, b"ask")]).await;
+        runtime.until(HEADERS, stream).await;
+        runtime.write(&[whole_reply(stream, b"enough")]).await;
+        client.until(HEADERS, stream).await;
+    }
+    // Trailers of four megabytes, which wait behind what the runtime does not take.
+    for stream in streams() {
+        client.write(&[frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0xbe; 1_000])]).await;
+    }
+    client.settle().await;
+    let ended = runtime.settle().await.iter().filter(|frame| frame.kind == RST_STREAM).count();
+    assert!((25..35).contains(&ended), "128 MiB may wait, and {ended} of {CALLS} do not");
+    client.write(&[room(2 * CALLS + 1, 100)]).await;
+    assert_eq!(client.reply(2 * CALLS + 1).await.0, b"enough");
 }
 
 /// Broke: calls whose replies a client did not read were kept without end, and each was looked at whenever there was room.

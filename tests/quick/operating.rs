@@ -344,5 +344,24 @@ async fn readiness_is_that_of_the_image_service_too() {
     // Said once, however often it was asked.
     let said = |words: &str| crisp.log().lines().filter(|line| line.contains(words)).count();
     eventually("the log says that it is back", || said("is there again") == 1).await;
-    assert_eq!((said("Calls fail until it is there"), said("the image service does not answer yet")), (1, 1));
+    assert_eq!((said("Calls fail until it is there"), said("does not answer yet")), (1, 0));
+}
+
+/// Broke: it was said once for the runtime, once for its images, and once more at the start.
+#[tokio::test]
+async fn that_the_runtime_is_away_is_said_once() {
+    let place = Place::new();
+    let crisp = place.start("log", &[]).await;
+    let client = place.client().await;
+    for method in [VERSION, "/runtime.v1.ImageService/ImageFsInfo"] {
+        assert_eq!(client.unary(method, b"").await.unwrap().code(), "14");
+    }
+    let said = |words: &str| crisp.log().lines().filter(|line| line.contains(words)).count();
+    eventually("the calls are in the log", || said("cannot be reached") >= 1).await;
+    assert_eq!(
+        (said("Calls fail until it is there"), said("does not answer yet")),
+        (1, 0),
+        "{}",
+        crisp.log()
+    );
 }

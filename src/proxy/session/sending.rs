@@ -184,7 +184,9 @@ impl Session {
     pub(super) fn fail(&mut self, id: u32, error: &Error) {
         let head_sent = match self.streams.get_mut(&id) {
             // Its last word has been said and only waits for room.
-            Some(stream) if stream.reply.end.is_some() => return,
+            Some(stream) if stream.reply.end.is_some() => {
+                return self.let_go_of_request(id, Some(Reason::CANCEL));
+            }
             Some(stream) => {
                 stream.observation.failed(error);
                 stream.outcome = None;

@@ -7,17 +7,17 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::time::Sleep;
 
 use crate::cri::method::Service;
 use crate::error::Error;
 use crate::http2::{End, Fault, Fields, Peer, Reason};
+use crate::metrics::Counted;
 use crate::proxy::head;
-use crate::proxy::session::{CALL_ITSELF, Counted, Session};
+use crate::proxy::session::{CALL_ITSELF, Session};
 use crate::proxy::stream::{Link, State};
-use crate::proxy::upstream::Endpoint;
+use crate::proxy::upstream::{Endpoint, FIRST_WORD};
 
 /// The last number that a stream can have. A connection that has used them up is left for a new one.
 const LAST_NUMBER: u32 = 0x7fff_ffff;
@@ -46,9 +46,6 @@ pub(super) struct Up {
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-/// How long a runtime has to say its first word on a connection. A client without crisp gives up after that time too.
-const FIRST_WORD: Duration = Duration::from_secs(20);
-
 impl Session {
     // --- connections ---
 
@@ -63,23 +60,10 @@ impl Session {
 
     fn poll_runtime(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
         let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
-        if up.peer.has_spoken() {
-            up.patience = None;
-        } else if up.patience.as_mut().is_some_and(|patience| patience.as_mut().poll(cx).is_ready()) {
-            self.proxy.metrics.set_upstream_up(name_of(up.service), false);
-            let error = up.endpoint.away(&format_args!("it has said nothing for {FIRST_WORD:?}"));
-            self.lose(place, &error);
-            return true;
-        }
         match up.peer.poll_dial(cx) {
-            Poll::Pending => return false,
+            Poll::Pending => return self.lose_if_silent(place, cx),
             Poll::Ready(Ok(false)) => {}
-            Poll::Ready(Ok(true)) => {
-                let metrics = &self.proxy.metrics;
-                metrics.set_upstream_up(name_of(up.service), true);
-                up.endpoint.reached();
-                up.open = Some(Counted::new(&metrics.upstream_connections));
-            }
+            Poll::Ready(Ok(true)) => up.open = Some(Counted::new(&self.proxy.metrics.upstream_connections)),
             Poll::Ready(Err(error)) => {
                 self.proxy.metrics.set_upstream_up(name_of(up.service), false);
                 let error = up.endpoint.away(&error);
@@ -87,8 +71,9 @@ impl Session {
                 return true;
             }
         }
-        // What the client does not read is left with the runtime, and who does not read answers gets no more of them.
-        if !self.down.has_room() || up.peer.is_overfull() {
+        // What the client does not read is left with the runtime, and who does not read answers gets no more of them. A first
+        // word is heard all the same: whether the runtime is there does not depend on the client.
+        if up.patience.is_none() && (!self.down.has_room() || up.peer.is_overfull()) {
             return false;
         }
         if up.unread {
@@ -96,7 +81,7 @@ impl Session {
             return true;
         }
         match up.peer.poll_read(cx) {
-            Poll::Pending => return false,
+            Poll::Pending => return self.lose_if_silent(place, cx),
             Poll::Ready(Ok(0)) => {
                 let error = up.endpoint.lost(&"it was closed");
                 self.lose(place, &error);
@@ -105,8 +90,27 @@ impl Session {
                 let error = up.endpoint.lost(&error);
                 self.lose(place, &error);
             }
-            Poll::Ready(Ok(_)) => self.read_runtime(place),
+            Poll::Ready(Ok(_)) => {
+                if up.patience.take().is_some() {
+                    self.proxy.metrics.set_upstream_up(name_of(up.service), true);
+                    up.endpoint.reached();
+                }
+                self.read_runtime(place);
+            }
         }
+        true
+    }
+
+    /// Gives up a connection on which the runtime has not said a word in time. Gives whether it did.
+    fn lose_if_silent(&mut self, place: usize, cx: &mut Context<'_>) -> bool {
+        let Some(up) = self.ups.get_mut(place).and_then(Option::as_mut) else { return false };
+        let Some(patience) = &mut up.patience else { return false };
+        if patience.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        self.proxy.metrics.set_upstream_up(name_of(up.service), false);
+        let error = up.endpoint.silent();
+        self.lose(place, &error);
         true
     }
 
