@@ -65,10 +65,8 @@ impl Session {
             Poll::Ready(Ok(false)) => {}
             Poll::Ready(Ok(true)) => up.open = Some(Counted::new(&self.proxy.metrics.upstream_connections)),
             Poll::Ready(Err(error)) => {
-                self.proxy.metrics.set_upstream_up(name_of(up.service), false);
                 let error = up.endpoint.away(&error);
-                self.lose(place, &error);
-                return true;
+                return self.not_reached(place, &error);
             }
         }
         // What the client does not read is left with the runtime, and who does not read answers gets no more of them. A first
@@ -108,9 +106,16 @@ impl Session {
         if patience.as_mut().poll(cx).is_pending() {
             return false;
         }
-        self.proxy.metrics.set_upstream_up(name_of(up.service), false);
         let error = up.endpoint.silent();
-        self.lose(place, &error);
+        self.not_reached(place, &error)
+    }
+
+    /// There is nobody at the other end. Gives that something happened.
+    fn not_reached(&mut self, place: usize, error: &Error) -> bool {
+        if let Some(up) = self.ups.get(place).and_then(Option::as_ref) {
+            self.proxy.metrics.set_upstream_up(name_of(up.service), false);
+        }
+        self.lose(place, error);
         true
     }
 
